@@ -1,0 +1,1 @@
+"""The run folder: a public, versioned format that the executors write and the analysis reads."""

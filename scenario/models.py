@@ -1,0 +1,168 @@
+"""The scenario: one YAML file says everything. Unknown keys are errors; each value has a unit in its name.
+
+All values are in model units (400 Gb/s ports, GB of KV cache, seconds of service time), except those whose
+name ends in `_wall_s` or `_raw`. `scenario.scale` says how model units become emulated ones.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+
+class Section(BaseModel):
+    """A part of the scenario: frozen, and strict about unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class FabricSection(Section):
+    """Which fabric, and its free parameters."""
+
+    kind: Literal["zcube", "roft"] = Field("zcube", description="zcube (no spine) or roft (rail leaves + spines)")
+    gpus: int = Field(32, ge=2, le=16384, description="N, numbered from 1")
+    gpus_per_server: Literal[1, 2, 4, 8, 16] = Field(4, description="GPUs that share a server")
+    gpu_gbps: float = Field(400.0, gt=0, le=6400, description="NIC bandwidth of one GPU, one direction")
+    asic_ports: int = Field(
+        8, ge=2, le=512, description="R: ports of NIC speed on one switch ASIC; zcube uses 2R ports of half speed"
+    )
+    gpus_per_switch: int | None = Field(
+        None, ge=1, le=254, description="k, zcube only; default R, which is what one ASIC carries at 1:1"
+    )
+    links_per_pair: int | None = Field(
+        None, ge=1, le=128, description="m, zcube only: parallel links per odd-even pair; default k*k/N (1:1)"
+    )
+    bundle: Literal["destination", "hashed", "trunk"] = Field(
+        "destination",
+        description="m > 1: member by destination, by queue pair, or one link of m times the rate",
+    )
+
+
+class RoutingSection(Section):
+    """How a queue pair finds its path, and how a handoff is spread over queue pairs."""
+
+    policy: Literal["auto", "unique", "ecmp"] = Field("auto", description="auto: unique on zcube, ecmp on roft")
+    queue_pairs: int = Field(1, ge=1, le=16, description="queue pairs per (source port, destination port)")
+    qp_policy: Literal["split", "round_robin"] = Field(
+        "split", description="split: a handoff over all queue pairs; round_robin: one queue pair per handoff"
+    )
+    striping: Literal["adaptive", "static"] = Field(
+        "adaptive",
+        description="over a GPU's ports: adaptive = ports pull chunks of 4 frames; static = equal shares",
+    )
+
+
+class ScaleSection(Section):
+    """emulated rate = a * rate, wall time = d * model time, emulated bytes = a*d * bytes."""
+
+    rate_factor: float | None = Field(None, gt=0, le=1, description="a; default: from the check of the machine")
+    dilation: float | None = Field(None, gt=0, le=1000, description="d; default: from a and the wanted resolution")
+    frame_bytes: int = Field(9000, ge=576, le=9214, description="full Ethernet frame as the shaper counts it")
+
+
+class ServingSection(Section):
+    """The serving system: prefill and decode are timers (a compute model); their handoffs are real traffic."""
+
+    model: str = Field("glm-5.1-fp8", description="KV preset, see `zcube kv --list`")
+    shape: Literal["A", "D"] = Field(
+        "D", description="A: rank i sends 1/TP to rank i (GQA); D: rank 0 sends all to one decode GPU (MLA)"
+    )
+    layout: Literal["split", "interleaved"] = Field(
+        "split", description="split: first half of the servers prefill; interleaved: each block half and half"
+    )
+    block_servers: int = Field(4, ge=1, description="servers in a block (for interleaved and same_block)")
+    pairing: Literal["any", "same_block"] = Field("any", description="which decode targets a prefill server may use")
+    placement: Literal["round_robin", "least_loaded"] = Field(
+        "round_robin", description="how the gateway picks the prefill server and the decode target"
+    )
+    transfer_mode: Literal["whole"] = Field("whole", description="whole: the prompt's KV is sent when prefill ends")
+    prefix_cache: Literal["assumed"] = Field(
+        "assumed", description="assumed: hits are drawn per request from a global store without fabric traffic"
+    )
+    prefill_base_ms: float = Field(30.0, ge=0, description="fixed time of a prefill batch")
+    prefill_tokens_per_s_per_gpu: float = Field(5000.0, gt=0, description="uncached tokens/s of one prefill GPU")
+    prefill_batch_tokens: int = Field(8192, ge=1, description="uncached tokens that one prefill batch may hold")
+    prefill_kv_gb_per_gpu: float = Field(100.0, gt=0, description="KV memory of a prefill GPU, held until handoff ends")
+    decode_kv_gb_per_gpu: float = Field(160.0, gt=0, description="KV memory of a decode GPU")
+    decode_slots_per_gpu: int = Field(64, ge=1, description="requests that a decode GPU serves at once")
+    decode_step_ms: float = Field(20.0, gt=0, description="time per output token (compute model only)")
+    decode_first_step_ms: float = Field(0.0, ge=0, description="decode work before the first token; 0 where prefill makes it")
+    gateway_delay_ms: float = Field(0.0, ge=0, description="from arrival to the prefill queue")
+    transfer_overhead_ms: float = Field(0.0, ge=0, description="software constant added before each handoff")
+    timeout_s: float = Field(120.0, gt=0, description="a request without first token by then has failed")
+
+
+class CodingAgentWorkload(Section):
+    """Closed loop of synthetic coding-agent sessions (statistics: traffic/coding_agent.py names each source)."""
+
+    kind: Literal["coding_agent"] = "coding_agent"
+    utilisation: float = Field(
+        0.8, gt=0, le=1.5, description="offered prefill load as a share of prefill compute; sets the session count"
+    )
+    requests: int = Field(300, ge=1, le=1_000_000, description="measured requests")
+    warmup_requests: int = Field(40, ge=0, le=1_000_000, description="served before them, not measured")
+    max_input_tokens: int = Field(202_752, ge=1, description="context limit of the model; longer prompts are cut")
+    think_scale: float = Field(1.0, gt=0, description="multiplies every think time")
+
+
+class AzureWorkload(Section):
+    """Open-loop replay of a window of an Azure LLM inference trace (TIMESTAMP,ContextTokens,GeneratedTokens)."""
+
+    kind: Literal["azure"] = "azure"
+    path: Path = Field(description="CSV file")
+    skip: int = Field(0, ge=0, description="rows to leave out at the start")
+    requests: int = Field(300, ge=1, le=1_000_000, description="measured requests")
+    warmup_requests: int = Field(0, ge=0, le=1_000_000, description="replayed before them, not measured")
+    speedup: float = Field(1.0, gt=0, le=1e6, description="divides every gap between arrivals")
+
+
+Workload = Annotated[CodingAgentWorkload | AzureWorkload, Field(discriminator="kind")]
+
+
+class TransportSection(Section):
+    """The transport that stands for RDMA."""
+
+    congestion_control: Literal["reno", "bbr", "cubic"] = Field("reno", description="set on each socket")
+    inflight_cap_frames: int = Field(16, ge=2, le=1024, description="frames in flight per connection at most")
+    chunk_frames: int = Field(4, ge=1, le=64, description="what a port pulls at a time under adaptive striping")
+    asic_buffer_frames: int = Field(16384, ge=64, description="queue limit of one switch ASIC, shared by its ports")
+
+
+class TelemetrySection(Section):
+    """What is sampled, and how often (per wall second, since switches run in wall time)."""
+
+    samples_per_frame_time: float = Field(2.0, gt=0, le=20, description="switch ports, per frame time of the slowest port")
+    gpu_hz: float = Field(100.0, gt=0, le=1000, description="GPU ports")
+    backlog_threshold_frames: int = Field(16, ge=1, description="what counts as excess backlog")
+
+
+class Scenario(Section):
+    """Everything that defines a run."""
+
+    name: str = Field("run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="label; letters, digits, . _ -")
+    seed: int = Field(1, ge=0, lt=2**63, description="each random draw is keyed by it")
+    fabric: FabricSection = FabricSection()
+    routing: RoutingSection = RoutingSection()
+    scale: ScaleSection = ScaleSection()
+    serving: ServingSection = ServingSection()
+    workload: Workload = CodingAgentWorkload()
+    transport: TransportSection = TransportSection()
+    telemetry: TelemetrySection = TelemetrySection()
+
+    @model_validator(mode="after")
+    def _servers_fit(self) -> Scenario:
+        if self.fabric.gpus % self.fabric.gpus_per_server:
+            raise ValueError(
+                f"fabric.gpus = {self.fabric.gpus} is not a multiple of fabric.gpus_per_server ="
+                f" {self.fabric.gpus_per_server}"
+            )
+        return self
+
+    @property
+    def policy(self) -> Literal["unique", "ecmp"]:
+        """The path policy after `auto` is resolved."""
+        if self.routing.policy != "auto":
+            return self.routing.policy
+        return "unique" if self.fabric.kind == "zcube" else "ecmp"
