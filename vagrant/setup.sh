@@ -1,0 +1,204 @@
+#!/usr/bin/env bash
+# Sets the machine up for the testbed: Debian packages, then the Python environment .venv from the lock files.
+# The one place that names the Debian packages. Run it as root, or as a user with sudo (used for apt-get alone).
+# A second run does nothing. Exit codes: 0 good, 2 wrong usage, 3 the machine lacks something (the text says what).
+set -euo pipefail
+
+debian_packages=(
+    mininet             # the emulator; lives in the distribution's Python
+    openvswitch-switch  # the switches
+    iperf3              # link rates, raw flows
+    ethtool             # offloads off
+    iproute2            # ip, tc
+    iputils-ping        # pingall
+    tcpdump             # captures
+    python3-venv        # .venv
+)
+system_python=/usr/bin/python3
+imports='
+import mininet.net, pandas, pyarrow.parquet, pydantic, yaml, networkx, plotly, typer, pyroute2, scapy
+import eventlet.wsgi
+eventlet.wsgi.ALREADY_HANDLED = object()  # Ryu 4.34 looks for it; current eventlet has it no more
+import ryu.base.app_manager, os_ken.base.app_manager
+'
+
+usage() {
+    cat <<'TEXT'
+usage: bash vagrant/setup.sh [--dev]
+
+Installs the Debian packages that are missing and makes .venv from the lock files.
+  --dev    the test tools too (pytest, ruff, mypy, import-linter)
+TEXT
+}
+
+say() { printf '%s\n' "$*"; }
+fail() {
+    printf 'setup: %s\n' "$1" >&2
+    shift
+    for line in "$@"; do printf '       %s\n' "$line" >&2; done
+    exit 3
+}
+
+dev=false
+for argument in "$@"; do
+    case $argument in
+        --dev) dev=true ;;
+        -h | --help) usage; exit 0 ;;
+        *) printf 'setup: unknown argument: %s\n\n' "$argument" >&2; usage >&2; exit 2 ;;
+    esac
+done
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+cd "$root"
+venv=$root/.venv
+stamp=$venv/.zcube-stamp   # what is finished in .venv, one line a part
+marker=$venv/.zcube-venv   # this .venv was made here, so it may be thrown away
+unset PYTHONPATH PYTHONHOME
+export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1
+
+# One run at a time. The lock is the script itself: nothing is left behind.
+exec 9<"${BASH_SOURCE[0]}" || exit 3
+flock 9
+
+command -v dpkg-query >/dev/null && command -v apt-get >/dev/null || fail \
+    "this is not a Debian-like system (no dpkg and apt-get)." \
+    "Use Debian 12, or the virtual machine: cd vagrant && vagrant up"
+
+# --- what is missing ------------------------------------------------------------------------------------------
+missing_packages() {
+    local installed package
+    installed=" $(dpkg-query -W -f='${Package}:${db:Status-Status} ' "${debian_packages[@]}" 2>/dev/null || true) "
+    for package in "${debian_packages[@]}"; do
+        [[ $installed == *" $package:installed "* ]] || printf '%s\n' "$package"
+    done
+}
+mapfile -t missing < <(missing_packages)
+
+digest() { cat -- "$@" | sha256sum | cut -c1-64; }
+# Parts: `base` (everything at run time), `dev` (test tools), `project` (the entry points).
+keys() {
+    local base
+    base=$( { digest vagrant/setup.sh requirements-build.lock requirements.lock
+              printf '%s\n' "$root" "$(readlink -f "$system_python" || true)"; } | digest -)
+    printf 'base %s\n' "$base"
+    printf 'project %s\n' "$( { printf '%s\n' "$base"; digest pyproject.toml; } | digest -)"
+    printf 'dev %s\n' "$( { printf '%s\n' "$base"; digest requirements-dev.lock; } | digest -)"
+}
+mapfile -t wanted < <(keys)   # base, project, dev
+done_already() { [[ -f $stamp ]] && grep -qxF -- "$1" "$stamp"; }
+if $dev; then parts=(0 1 2); else parts=(0 1); fi
+todo=()
+for part in "${parts[@]}"; do
+    done_already "${wanted[part]}" || todo+=("${wanted[part]%% *}")
+done
+[[ -x $venv/bin/python && -x $venv/bin/zcube ]] || todo=(base project)
+if [[ " ${todo[*]-} " == *" base "* ]]; then
+    todo=(base project)
+    if $dev; then todo+=(dev); fi
+fi
+
+if ((${#missing[@]} == 0 && ${#todo[@]} == 0)); then
+    say "setup: nothing to install: the Debian packages and .venv are as the lock files say."
+    exit 0
+fi
+
+# --- say it first ---------------------------------------------------------------------------------------------
+count() { grep -c '==' "$1"; }
+say "setup: what this run does"
+if ((${#missing[@]})); then
+    say "  Debian packages to install (apt-get, without recommended ones): ${missing[*]}"
+else
+    say "  Debian packages to install: none, all ${#debian_packages[@]} are there"
+fi
+for part in "${todo[@]}"; do
+    case $part in
+        base) say "  Python environment to make: .venv in this folder, with $(count requirements.lock) pinned packages (from the package index, hashes checked)" ;;
+        project) say "  the command to put there: .venv/bin/zcube" ;;
+        dev) say "  test tools to add to .venv: $(count requirements-dev.lock) pinned packages" ;;
+    esac
+done
+say "  left alone: the system's Python packages, settings (sysctls included), network and services"
+if [[ " ${missing[*]-} " == *" openvswitch-switch "* ]]; then
+    say "  note: Debian's openvswitch-switch starts its own daemons on this machine when it is installed. The testbed"
+    say "        does not use them: every run starts its own inside a sandbox. To stop them:"
+    say "        systemctl disable --now openvswitch-switch"
+fi
+
+# --- Debian packages ------------------------------------------------------------------------------------------
+if ((${#missing[@]})); then
+    by_hand="apt-get update && apt-get install --no-install-recommends ${missing[*]}"
+    as_root=()
+    if ((EUID != 0)); then
+        command -v sudo >/dev/null || fail \
+            "Debian packages are missing, and this is neither root nor a user with sudo." "As root: $by_hand"
+        as_root=(sudo)
+        [[ -t 0 ]] || as_root=(sudo -n)
+    fi
+    # Descriptor 9 is closed: a daemon started by a package would keep the lock for ever.
+    apt() {
+        "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" \
+            </dev/null 9<&-
+    }
+    say "setup: apt-get update"
+    apt update || fail "apt-get update failed." "See why: sudo apt-get update"
+    say "setup: apt-get install ${missing[*]}"
+    apt install -y --no-install-recommends "${missing[@]}" || fail \
+        "apt-get install failed." "Try by hand, as root: $by_hand"
+    mapfile -t missing < <(missing_packages)
+    ((${#missing[@]} == 0)) || fail "still missing after apt-get install: ${missing[*]}" "Try by hand, as root: $by_hand"
+fi
+
+# --- Python environment ---------------------------------------------------------------------------------------
+"$system_python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail \
+    "$system_python is older than 3.11." "Use Debian 12 or later, or the virtual machine: cd vagrant && vagrant up"
+
+# The lock files are complete and hashed, so pip resolves nothing. Without build isolation ryu's source package is
+# built with the pinned setuptools<68 that requirements-build.lock has put into .venv.
+pip_install() {
+    "$venv/bin/python" -m pip install -qq --no-input --progress-bar off --no-build-isolation --no-deps "$@" \
+        </dev/null 9<&- || fail "pip could not install the packages above." \
+        "Check the way to the package index, then run this again: bash vagrant/setup.sh" \
+        "An index of your own: pip config set global.index-url ADDRESS"
+}
+finished() {   # finished PART: written only after the part is whole
+    local line
+    for line in "${wanted[@]}"; do
+        if [[ ${line%% *} == "$1" ]]; then printf '%s\n' "$line" >>"$stamp"; fi
+    done
+}
+
+for part in "${todo[@]}"; do
+    case $part in
+        base)
+            if [[ -e $venv && ! -e $marker && -n $(ls -A -- "$venv") ]]; then
+                fail "$venv was not made by this script, so it is not replaced." "Move it away: mv .venv .venv.mine"
+            fi
+            say "setup: making .venv"
+            rm -rf -- "$venv" || fail "cannot remove the old .venv." "As root: sudo rm -rf '$venv'"
+            mkdir -- "$venv" && : >"$marker" || fail "cannot write to $root." "Use a clone that you own."
+            "$system_python" -m venv --system-site-packages "$venv" || fail \
+                "cannot make the environment." "As root: apt-get install --reinstall python3-venv"
+            # --ignore-installed: everything into .venv, also what the system has in the same version.
+            pip_install --require-hashes -r requirements-build.lock
+            pip_install --require-hashes --ignore-installed -r requirements.lock
+            "$venv/bin/python" -c "$imports" || fail "the new .venv does not work (see above)." \
+                "Run this again; if it stays, please report it with the text above."
+            ;;
+        project)
+            # compat: a plain .pth line to this folder, so that packages added later are found too.
+            pip_install --config-settings editable_mode=compat -e "$root"
+            ;;
+        dev)
+            say "setup: adding the test tools"
+            pip_install --require-hashes -r requirements-dev.lock
+            ;;
+    esac
+    finished "$part"
+done
+
+# Run by sudo in a user's clone: the user owns what was made.
+owner=$(stat -c %u:%g -- "$root")
+if ((EUID == 0)) && [[ $owner != 0:* ]]; then
+    chown -R -h -- "$owner" "$venv" "$root"/*.egg-info
+fi
+say "setup: done. Try: .venv/bin/zcube --help"
