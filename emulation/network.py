@@ -1,0 +1,227 @@
+"""A fabric as a Mininet network: every GPU a host, every switch an Open vSwitch, every cable a veth pair.
+
+Mininet's objects are all there (`net['gpu1'].cmd(...)` works); only its one-command-at-a-time set-up is replaced by
+batches, since forty nodes and a hundred cables would take it half a minute.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from dataclasses import dataclass, field
+
+from mininet.link import Intf, Link  # type: ignore[import-untyped]
+from mininet.log import setLogLevel  # type: ignore[import-untyped]
+from mininet.net import Mininet  # type: ignore[import-untyped]
+from mininet.node import Host  # type: ignore[import-untyped]
+
+from emulation import shaping
+from emulation.netns import Batch, inside, write_sysctls
+from emulation.ovs import NamespacedOvs
+from emulation.shaping import PortShape
+from topologies.addresses import RANGE_OF_PORT
+from topologies.fabric import Fabric, Gpu
+from topologies.paths import port_pairs
+
+MANAGEMENT_IP = "100.64.0.1"
+OPENFLOW_PORT = 6653
+
+#: Per namespace; the host's own are never written.
+HOST_SYSCTLS = {
+    "net/ipv6/conf/all/disable_ipv6": "1",
+    "net/ipv6/conf/default/disable_ipv6": "1",
+    "net/ipv4/conf/all/rp_filter": "0",
+    "net/ipv4/conf/default/rp_filter": "0",
+    "net/ipv4/tcp_slow_start_after_idle": "0",  # queue pairs stay open and idle between handoffs
+    "net/ipv4/tcp_no_metrics_save": "1",
+    "net/ipv4/tcp_congestion_control": "reno",
+    "net/ipv4/tcp_rto_min_us": "20000",  # where the kernel has it: loss must not cost 200 ms of wall time
+}
+SWITCH_SYSCTLS = {"net/ipv6/conf/all/disable_ipv6": "1", "net/ipv6/conf/default/disable_ipv6": "1"}
+OFFLOADS_OFF = ("tx", "off", "tso", "off", "gso", "off", "gro", "off")
+
+
+class QuietIntf(Intf):  # type: ignore[misc]
+    """An interface that is configured in batches, not by commands of its own."""
+
+    def config(self, **_params: object) -> dict[str, object]:
+        """Nothing to do here."""
+        return {}
+
+
+class Cable(Link):  # type: ignore[misc]
+    """A link whose veth pair exists already."""
+
+    @classmethod
+    def makeIntfPair(cls, *_args: object, **_kwargs: object) -> None:  # noqa: N802 (Mininet's name)
+        """The pair was made in a batch."""
+
+
+class GpuHost(Host):  # type: ignore[misc]
+    """A GPU: one namespace with the ports of its NIC."""
+
+    def config(self, **_params: object) -> dict[str, object]:
+        """Addresses and routes are set in batches."""
+        return {}
+
+
+@dataclass(frozen=True)
+class EmulatedRates:
+    """How model units become emulated ones, as far as the network needs to know."""
+
+    bps_per_gbps: float
+    frame_bytes: int
+    asic_buffer_frames: int
+
+    @property
+    def mtu_bytes(self) -> int:
+        """IP packet size of a full frame (14 B of Ethernet header)."""
+        return self.frame_bytes - 14
+
+
+@dataclass
+class EmulatedNetwork:
+    """The running network. `shapes` keeps what was asked of each port, by the PID of its node."""
+
+    fabric: Fabric
+    rates: EmulatedRates
+    net: Mininet
+    shapes: dict[int, list[PortShape]] = field(default_factory=dict)
+    bringup_wall_s: dict[str, float] = field(default_factory=dict)
+
+    def node_pid(self, name: str) -> int:
+        """PID whose namespaces are those of the node."""
+        return int(self.net[name].pid)
+
+    @property
+    def switches(self) -> list[NamespacedOvs]:
+        """The switches, in the fabric's order."""
+        return list(self.net.switches)
+
+    def queue_limit_frames(self, node: str) -> int:
+        """Frames that one port's queue holds: a switch shares its ASIC's buffer evenly; a NIC has as much as one port."""
+        switch = self.fabric.switch_by_name.get(node) or self.fabric.switches[0]
+        return max(16, self.rates.asic_buffer_frames // len(switch.ports))
+
+
+def build(fabric: Fabric, rates: EmulatedRates) -> EmulatedNetwork:
+    """Nodes, cables, addresses: everything up to, but without, the switches' daemons. Raises RuntimeError."""
+    setLogLevel("warning")
+    Mininet.inited = True  # Mininet.init() would change sysctls of the whole machine, for good
+    began = time.monotonic()
+    net = Mininet(link=Cable, host=GpuHost, intf=QuietIntf, build=False)
+    network = EmulatedNetwork(fabric, rates, net)
+    for gpu in fabric.gpus:
+        net.addHost(gpu.name)
+    for switch in fabric.switches:
+        net.addSwitch(
+            switch.name,
+            cls=NamespacedOvs,
+            plan=switch,
+            controller=f"tcp:{MANAGEMENT_IP}:{OPENFLOW_PORT}",
+        )
+    network.bringup_wall_s["nodes"] = time.monotonic() - began
+    began = time.monotonic()
+    for gpu in fabric.gpus:
+        write_sysctls(network.node_pid(gpu.name), HOST_SYSCTLS)
+    for switch in fabric.switches:
+        write_sysctls(network.node_pid(switch.name), SWITCH_SYSCTLS)
+    _make_cables(network)
+    _make_management_network(network)
+    _configure_interfaces(network)
+    net.built = True
+    network.bringup_wall_s["links"] = time.monotonic() - began
+    return network
+
+
+def start_switches(network: EmulatedNetwork) -> None:
+    """Start every Open vSwitch, then shape all ports (in this order: add-port removes qdiscs) and read them back."""
+    began = time.monotonic()
+    NamespacedOvs.batchStartup(network.switches)
+    network.bringup_wall_s["switches"] = time.monotonic() - began
+    began = time.monotonic()
+    network.shapes = {}
+    for owner in (*network.fabric.gpus, *network.fabric.switches):
+        network.shapes[network.node_pid(owner.name)] = [
+            shaping.port_shape(
+                port.name,
+                port.gbps * network.rates.bps_per_gbps,
+                network.rates.frame_bytes,
+                network.queue_limit_frames(owner.name),
+            )
+            for port in owner.ports
+        ]
+    shaping.apply(network.shapes)
+    wrong = shaping.read_back(network.shapes)
+    if wrong:
+        raise RuntimeError(f"shaping was not accepted on {len(wrong)} ports: {next(iter(wrong.items()))}")
+    network.bringup_wall_s["shaping"] = time.monotonic() - began
+
+
+def _make_cables(network: EmulatedNetwork) -> None:
+    mtu = network.rates.mtu_bytes
+    queues = "numtxqueues 1 numrxqueues 1"
+    lines = []
+    for link in network.fabric.links:
+        a, b = (network.fabric.port(end.node, end.port).name for end in (link.a, link.b))
+        lines.append(
+            f"link add {a} netns {network.node_pid(link.a.node)} mtu {mtu} {queues}"
+            f" type veth peer name {b} netns {network.node_pid(link.b.node)} mtu {mtu} {queues}"
+        )
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True, capture_output=True)
+    for link in network.fabric.links:
+        network.net.addLink(
+            network.net[link.a.node], network.net[link.b.node], port1=link.a.port, port2=link.b.port, intf=QuietIntf
+        )
+
+
+def _make_management_network(network: EmulatedNetwork) -> None:
+    """A bridge in the sandbox and one veth per switch, out of band; the controller listens there and nowhere else."""
+    lines = ["link add mgmt type bridge", f"addr add {MANAGEMENT_IP}/16 dev mgmt", "link set mgmt up"]
+    batch = Batch()
+    for number, switch in enumerate(network.fabric.switches, 1):
+        pid = network.node_pid(switch.name)
+        lines.append(f"link add m{number} type veth peer name mgmt0 netns {pid}")
+        lines.append(f"link set m{number} master mgmt up")
+    subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True, capture_output=True)
+    for number, switch in enumerate(network.fabric.switches, 1):
+        address = f"100.64.{1 + number // 250}.{1 + number % 250}"
+        batch.start(
+            inside(network.node_pid(switch.name), ["ip", "-batch", "-"]),
+            f"addr add {address}/16 dev mgmt0\nlink set mgmt0 up\nlink set lo up\n"
+            + "".join(f"link set {port.name} up\n" for port in switch.ports),
+        )
+    batch.finish()
+
+
+def _configure_interfaces(network: EmulatedNetwork) -> None:
+    batch = Batch()
+    for gpu in network.fabric.gpus:
+        batch.start(inside(network.node_pid(gpu.name), ["ip", "-batch", "-"]), host_commands(network.fabric, gpu))
+    batch.finish()
+    for gpu in network.fabric.gpus:
+        host = network.net[gpu.name]
+        for port in gpu.ports:
+            intf = host.nameToIntf[port.name]
+            intf.ip, intf.prefixLen, intf.mac = port.ip, "32", port.mac
+    for owner in (*network.fabric.gpus, *network.fabric.switches):
+        for port in owner.ports:
+            batch.start(inside(network.node_pid(owner.name), ["ethtool", "-K", port.name, *OFFLOADS_OFF]))
+    batch.finish()
+
+
+def host_commands(fabric: Fabric, gpu: Gpu) -> str:
+    """`ip -batch` lines of a GPU: /32 addresses, ARP off, and the port chosen by the destination's range.
+
+    Routes by destination, not by source rule, let programs use both ports that bind no source address.
+    """
+    lines = ["link set lo up"]
+    for port in gpu.ports:
+        lines += [
+            f"link set {port.name} address {port.mac} arp off up",
+            f"addr add {port.ip}/32 dev {port.name}",
+        ]
+    for src, dst in port_pairs(fabric):
+        port = gpu.ports[src - 1]
+        lines.append(f"route add {RANGE_OF_PORT[dst]}.0.0/16 dev {port.name} src {port.ip}")
+    return "\n".join(lines) + "\n"
