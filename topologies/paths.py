@@ -74,6 +74,11 @@ def five_tuple(fabric: Fabric, qp: QueuePair, protocol: int = TCP) -> FiveTuple:
     return FiveTuple(src.ip, dst.ip, protocol, source_port(qp, len(fabric.gpus)), QP_SERVER_PORT)
 
 
+def reversed_flow(flow: FiveTuple) -> FiveTuple:
+    """What a switch hashes in the acknowledgements of a flow."""
+    return FiveTuple(flow.dst_ip, flow.src_ip, flow.protocol, flow.dst_port, flow.src_port)
+
+
 def ecmp_choice(flow: FiveTuple, seed: int, dpid: int, ways: int) -> int:
     """Index of the next hop that one switch's hash picks: uniform over flows, independent over switches and seeds."""
     words = (seed, dpid, ip_to_int(flow.src_ip), ip_to_int(flow.dst_ip), flow.protocol, flow.src_port, flow.dst_port)
@@ -104,15 +109,19 @@ def path(fabric: Fabric, qp: QueuePair, seed: int = 0, protocol: int = TCP) -> P
     """The path of a queue pair under the fabric's policy. Raises FabricError for a pair without a path."""
     if qp.src.node == qp.dst.node:
         raise FabricError("queue pair", f"{qp.src.node} to itself", "source and destination GPU must differ")
-    flow = five_tuple(fabric, qp, protocol)
-    egress = [qp.src]
-    here = fabric.attachment[qp.src.node, qp.src.port].node
-    last = fabric.attachment[qp.dst.node, qp.dst.port]
+    return flow_path(fabric, qp.src, qp.dst, five_tuple(fabric, qp, protocol), seed)
+
+
+def flow_path(fabric: Fabric, src: End, dst: End, flow: FiveTuple, seed: int = 0) -> Path:
+    """The path of any flow between two GPU ports; for the acknowledgements of a queue pair as well."""
+    egress = [src]
+    here = fabric.attachment[src.node, src.port].node
+    last = fabric.attachment[dst.node, dst.port]
     while here != last.node:
         egress.append(End(here, next_hop_port(fabric, here, last.node, flow, seed)))
         here = fabric.far_end(here, egress[-1].port).node
         if len(egress) > 8:
-            raise FabricError("queue pair", f"{qp.src} -> {qp.dst}", "no path within 8 hops")
+            raise FabricError("path", f"{src} -> {dst}", "no path within 8 hops")
     egress.append(last)
     return Path(tuple(egress), tuple(fabric.link_at[end.node, end.port].id for end in egress))
 
