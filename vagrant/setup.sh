@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Sets the machine up for the testbed: Debian packages, then the Python environment .venv from the lock files.
 # The one place that names the Debian packages. Run it as root, or as a user with sudo (used for apt-get alone).
-# A second run does nothing. Exit codes: 0 good, 2 wrong usage, 3 the machine lacks something (the text says what).
+# A second run does nothing; one that was interrupted is made good by the next.
+# Exit codes: 0 good, 1 --check found something missing, 2 wrong usage, 3 the machine lacks something (it says what).
 set -euo pipefail
 
 debian_packages=(
@@ -13,6 +14,7 @@ debian_packages=(
     iputils-ping        # pingall
     tcpdump             # captures
     python3-venv        # .venv
+    make                # make demo, make test
 )
 system_python=/usr/bin/python3
 imports='
@@ -24,10 +26,11 @@ import ryu.base.app_manager, os_ken.base.app_manager
 
 usage() {
     cat <<'TEXT'
-usage: bash vagrant/setup.sh [--dev]
+usage: bash vagrant/setup.sh [--dev] [--check]
 
 Installs the Debian packages that are missing and makes .venv from the lock files.
-  --dev    the test tools too (pytest, ruff, mypy, import-linter)
+  --dev     the test tools too (pytest, ruff, mypy, import-linter)
+  --check   say what is missing, change nothing; exits 1 if anything is
 TEXT
 }
 
@@ -40,9 +43,11 @@ fail() {
 }
 
 dev=false
+check=false
 for argument in "$@"; do
     case $argument in
         --dev) dev=true ;;
+        --check) check=true ;;
         -h | --help) usage; exit 0 ;;
         *) printf 'setup: unknown argument: %s\n\n' "$argument" >&2; usage >&2; exit 2 ;;
     esac
@@ -53,7 +58,7 @@ cd "$root"
 venv=$root/.venv
 stamp=$venv/.zcube-stamp   # what is finished in .venv, one line a part
 marker=$venv/.zcube-venv   # this .venv was made here, so it may be thrown away
-unset PYTHONPATH PYTHONHOME
+unset PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
 export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1
 
 # One run at a time. The lock is the script itself: nothing is left behind.
@@ -124,6 +129,8 @@ if [[ " ${missing[*]-} " == *" openvswitch-switch "* ]]; then
     say "        systemctl disable --now openvswitch-switch"
 fi
 
+if $check; then exit 1; fi
+
 # --- Debian packages ------------------------------------------------------------------------------------------
 if ((${#missing[@]})); then
     by_hand="apt-get update && apt-get install --no-install-recommends ${missing[*]}"
@@ -156,7 +163,7 @@ fi
 # built with the pinned setuptools<68 that requirements-build.lock has put into .venv.
 pip_install() {
     "$venv/bin/python" -m pip install -qq --no-input --progress-bar off --no-build-isolation --no-deps "$@" \
-        </dev/null 9<&- || fail "pip could not install the packages above." \
+        </dev/null 9<&- || fail "pip could not install the pinned packages (see above)." \
         "Check the way to the package index, then run this again: bash vagrant/setup.sh" \
         "An index of your own: pip config set global.index-url ADDRESS"
 }
@@ -173,7 +180,7 @@ for part in "${todo[@]}"; do
             if [[ -e $venv && ! -e $marker && -n $(ls -A -- "$venv") ]]; then
                 fail "$venv was not made by this script, so it is not replaced." "Move it away: mv .venv .venv.mine"
             fi
-            say "setup: making .venv"
+            say "setup: making .venv (one to two minutes)"
             rm -rf -- "$venv" || fail "cannot remove the old .venv." "As root: sudo rm -rf '$venv'"
             mkdir -- "$venv" && : >"$marker" || fail "cannot write to $root." "Use a clone that you own."
             "$system_python" -m venv --system-site-packages "$venv" || fail \
@@ -181,7 +188,7 @@ for part in "${todo[@]}"; do
             # --ignore-installed: everything into .venv, also what the system has in the same version.
             pip_install --require-hashes -r requirements-build.lock
             pip_install --require-hashes --ignore-installed -r requirements.lock
-            "$venv/bin/python" -c "$imports" || fail "the new .venv does not work (see above)." \
+            "$venv/bin/python" -W ignore -c "$imports" || fail "the new .venv does not work (see above)." \
                 "Run this again; if it stays, please report it with the text above."
             ;;
         project)
@@ -190,7 +197,7 @@ for part in "${todo[@]}"; do
             ;;
         dev)
             say "setup: adding the test tools"
-            pip_install --require-hashes -r requirements-dev.lock
+            pip_install --require-hashes --ignore-installed -r requirements-dev.lock
             ;;
     esac
     finished "$part"
@@ -199,6 +206,6 @@ done
 # Run by sudo in a user's clone: the user owns what was made.
 owner=$(stat -c %u:%g -- "$root")
 if ((EUID == 0)) && [[ $owner != 0:* ]]; then
-    chown -R -h -- "$owner" "$venv" "$root"/*.egg-info
+    chown -R -h -- "$owner" "$venv"
 fi
 say "setup: done. Try: .venv/bin/zcube --help"

@@ -1,0 +1,38 @@
+# `make` alone lists the targets. Each target does its own set-up; a set-up that is complete takes no time.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench lock clean
+
+PYTHON := .venv/bin/python
+# What needs root (the sandbox of an emulation) goes through sudo for everybody else; results stay the user's (SUDO_UID).
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup:  ## install what is missing: Debian packages and .venv (says first what it will do)
+	@bash vagrant/setup.sh
+
+demo: setup  ## the main job: ZCube against ROFT, emulated, with a report
+	$(AS_ROOT) .venv/bin/zcube compare --demo
+
+test:  ## set-up with the test tools, then all checks and all tests (those marked root too)
+	@bash vagrant/setup.sh --dev
+	@$(MAKE) --no-print-directory lint
+	$(AS_ROOT) $(PYTHON) -B -m pytest -p no:cacheprovider
+
+lint:  ## ruff, mypy, import-linter
+	@bash vagrant/setup.sh --dev
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	.venv/bin/lint-imports
+
+bench: setup  ## what this machine can carry: packet budget, link rates
+	$(AS_ROOT) $(PYTHON) -m emulation.bench
+
+lock:  ## make the lock files anew after a change in pyproject.toml
+	@bash vagrant/lock.sh
+
+clean:  ## remove .venv and caches, never results
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache *.egg-info build
+	find . -name __pycache__ -type d -not -path './runs/*' -prune -exec rm -rf {} +
