@@ -1,0 +1,1 @@
+"""The SDN controller: paths as OpenFlow rules."""

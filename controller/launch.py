@@ -1,0 +1,113 @@
+"""Start the controller: `python -m controller.launch --plan plan.json --status status.json`, or `--topo zcube,32,8`.
+
+Our own launcher, because ryu-manager does not start on current eventlet and os-ken no longer has one. The library is
+chosen by ZCUBE_SDN=ryu (default) or os-ken. Runs until SIGTERM (status 0) or SIGINT (130).
+Status 1: the controller stopped by itself; 2: bad plan; 3: the port is taken, or the library is missing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from controller.plan import Plan, PlanError, from_topo, load
+
+DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 6653
+
+LOG = logging.getLogger("zcube.controller")
+
+
+class LaunchError(Exception):
+    """The controller cannot start here; exit status 3."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Parse the command line and serve. Returns an exit status when it could not; ends the process otherwise."""
+    options = _parser().parse_args(argv)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.DEBUG if options.verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    try:
+        plan = from_topo(options.topo) if options.topo else load(options.plan)
+        serve(plan, options.status, options.listen, options.port)
+    except PlanError as error:
+        print(f"controller: {error}", file=sys.stderr)
+        return 2
+    except LaunchError as error:
+        print(f"controller: {error}", file=sys.stderr)
+        return 3
+    return 1
+
+
+def serve(plan: Plan, status_path: Path | None, host: str, port: int) -> None:
+    """Run the controller in this process until a signal ends it. Raises PlanError or LaunchError before it starts."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    fabric = plan.build()
+    expected = plan.expected_switches(fabric)
+    ruleset = plan.rules(fabric)
+    check_port(host, port)
+    if status_path is not None and not status_path.parent.is_dir():
+        raise PlanError("status", str(status_path), "its folder does not exist")
+    try:
+        from controller import app, sdn  # here, so that bad input is reported before the library is loaded
+    except RuntimeError as error:  # sdn.SdnError, which cannot be named when sdn did not load
+        raise LaunchError(str(error)) from error
+    app.configure(app.Settings(ruleset, expected, f"{host}:{port}", status_path))
+    LOG.info(
+        "%s on %s:%d for %s: %d rules for %d switches",
+        sdn.VERSION, host, port, fabric.kind, ruleset.rule_count, len(fabric.switches),
+    )  # fmt: skip
+    sdn.run([app.__name__], host, port)
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise LaunchError when one cannot listen there: the library would only log a traceback in a thread and hang."""
+    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise LaunchError(
+                f"cannot listen on {host}:{port}: {reason}\n"
+                "  choose another with --port, or end the controller that has it (ss -ltnp shows it)"
+            ) from error
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """End at once: neither library stops its threads cleanly, and every file is written whole."""
+    logging.shutdown()
+    os._exit(0 if number == signal.SIGTERM else 130)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m controller.launch",
+        description="SDN controller of the testbed: installs the paths of the plan on every switch that connects.",
+        epilog="for stock Mininet: python -m controller.launch --topo zcube,32,8 and, in a second terminal, "
+        "sudo mn --custom topologies/mn.py --topo zcube,32,8 --controller remote --switch ovs,datapath=user",
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--plan", type=Path, metavar="FILE", help="plan.json: fabric, seed, planned queue pairs")
+    source.add_argument("--topo", metavar="TOPO", help="as for mn: zcube,GPUS,GPUS_PER_SWITCH or roft,GPUS,ASIC_PORTS")
+    parser.add_argument("--status", type=Path, metavar="FILE", help="where to keep the state of the installation (JSON)")
+    parser.add_argument("--listen", default=DEFAULT_HOST, metavar="ADDRESS", help="default %(default)s")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="default %(default)s")
+    parser.add_argument("--verbose", action="store_true", help="log the library's messages too")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""What the controller is told: the fabric, the seed, the queue pairs to plan. A JSON file, or a string as of `mn --topo`.
+
+`plan.json` (only `schema_version` and `fabric.kind`, `fabric.gpus` are required; the rest has defaults):
+
+    {"schema_version": 1,
+     "fabric": {"kind": "zcube", "gpus": 32, "gpus_per_server": 4, "gpu_gbps": 400.0, "asic_ports": 8,
+                "gpus_per_switch": null, "links_per_pair": null, "bundle": "destination"},
+     "seed": 1,
+     "version": 1,              rule-set version, carried in every cookie
+     "protocols": [6],          of the exact matches: 6 TCP, 17 UDP
+     "planned": [["gpu1", 1, "gpu2", 2, 0], ...],   source, its port, destination, its port, index;
+                                                    or a number q: q queue pairs for every ordered GPU pair and port pair
+     "expected": null}          switches that must confirm; null: all of the fabric
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from controller.rules import rules
+from controller.ruleset import RuleSet
+from topologies.build import build
+from topologies.fabric import End, Fabric, FabricError
+from topologies.paths import TCP, UDP, QueuePair, walk_all_pairs
+
+SCHEMA_VERSION = 1
+KINDS = ("zcube", "roft")
+BUNDLES = ("destination", "hashed", "trunk")
+
+
+class PlanError(ValueError):
+    """A plan that cannot be used: names the field, the value and what is allowed."""
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        self.field, self.value, self.allowed = field, value, allowed
+        super().__init__(f"{field} = {value!r}: {allowed}")
+
+
+@dataclass(frozen=True)
+class FabricPlan:
+    """The settings of a scenario's `fabric` section (`topologies.build.FabricSettings`)."""
+
+    kind: str
+    gpus: int
+    gpus_per_server: int = 4
+    gpu_gbps: float = 400.0
+    asic_ports: int = 8
+    gpus_per_switch: int | None = None
+    links_per_pair: int | None = None
+    bundle: str = "destination"
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise PlanError("fabric.kind", self.kind, f"must be one of {', '.join(KINDS)}")
+        if self.bundle not in BUNDLES:
+            raise PlanError("fabric.bundle", self.bundle, f"must be one of {', '.join(BUNDLES)}")
+        for name in ("gpus", "gpus_per_server", "asic_ports", "gpus_per_switch", "links_per_pair"):
+            value = getattr(self, name)
+            optional = value is None and name in ("gpus_per_switch", "links_per_pair")
+            if not optional and (type(value) is not int or value < 1):
+                raise PlanError(f"fabric.{name}", value, "must be a whole number from 1")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A fabric, and what decides its rules."""
+
+    fabric: FabricPlan
+    seed: int = 1
+    version: int = 1
+    protocols: tuple[int, ...] = (TCP,)
+    planned: tuple[QueuePair, ...] | int = ()
+    expected: tuple[str, ...] | None = None
+
+    def build(self) -> Fabric:
+        """Wire the fabric. Raises PlanError when it does not fit."""
+        try:
+            return build(self.fabric)
+        except FabricError as error:
+            raise PlanError(f"fabric.{error.parameter}", error.value, error.allowed) from error
+
+    def rules(self, fabric: Fabric) -> RuleSet:
+        """The rules of the fabric that `build` gave. Raises PlanError for a queue pair without a path."""
+        planned = tuple(walk_all_pairs(fabric, self.planned)) if isinstance(self.planned, int) else self.planned
+        try:
+            return rules(
+                fabric, seed=self.seed, planned=planned, protocols=self.protocols, version=self.version
+            )
+        except (FabricError, KeyError) as error:
+            raise PlanError("planned", str(error), "every pair needs two GPU ports that a path joins") from error
+
+    def expected_switches(self, fabric: Fabric) -> tuple[str, ...]:
+        """Switches that must confirm. Raises PlanError for one that the fabric does not have."""
+        if self.expected is None:
+            return tuple(switch.name for switch in fabric.switches)
+        for name in self.expected:
+            if name not in fabric.switch_by_name:
+                raise PlanError("expected", name, f"the fabric has {', '.join(fabric.switch_by_name)}")
+        return self.expected
+
+    def to_json(self) -> dict[str, object]:
+        """What `save` writes and `load` reads."""
+        planned = self.planned
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "fabric": asdict(self.fabric),
+            "seed": self.seed,
+            "version": self.version,
+            "protocols": list(self.protocols),
+            "planned": planned
+            if isinstance(planned, int)
+            else [[qp.src.node, qp.src.port, qp.dst.node, qp.dst.port, qp.index] for qp in planned],
+            "expected": None if self.expected is None else list(self.expected),
+        }
+
+    def save(self, path: Path) -> None:
+        """Write plan.json."""
+        path.write_text(json.dumps(self.to_json()) + "\n")
+
+
+def load(path: Path) -> Plan:
+    """Read plan.json. Raises PlanError naming the field that is wrong."""
+    try:
+        data = json.loads(path.read_text())
+    except OSError as error:
+        raise PlanError("plan", str(path), error.strerror or str(error)) from error
+    except ValueError as error:
+        raise PlanError("plan", str(path), f"is not JSON: {error}") from error
+    return from_json(data)
+
+
+def from_json(data: object) -> Plan:
+    """Check plain data and make a Plan of it. Raises PlanError."""
+    top = _mapping("plan", data, {"schema_version", *(f.name for f in fields(Plan))})
+    if top.get("schema_version") != SCHEMA_VERSION:
+        raise PlanError("schema_version", top.get("schema_version"), f"must be {SCHEMA_VERSION}")
+    fabric = _mapping("fabric", top.get("fabric"), {f.name for f in fields(FabricPlan)})
+    for name in ("kind", "gpus"):
+        if name not in fabric:
+            raise PlanError(f"fabric.{name}", None, "is required")
+    expected = top.get("expected")
+    protocols = top.get("protocols", [TCP])
+    if not isinstance(protocols, list) or not set(protocols) <= {TCP, UDP}:
+        raise PlanError("protocols", protocols, f"must be a list of {TCP} (TCP) and {UDP} (UDP)")
+    if not (expected is None or isinstance(expected, list)):
+        raise PlanError("expected", expected, "must be null or a list of switch names")
+    return Plan(
+        fabric=FabricPlan(**fabric),  # type: ignore[arg-type]  # __post_init__ checks
+        seed=_integer("seed", top.get("seed", 1)),
+        version=_integer("version", top.get("version", 1)),
+        protocols=tuple(protocols),
+        planned=_planned(top.get("planned", [])),
+        expected=None if expected is None else tuple(map(str, expected)),
+    )
+
+
+def _mapping(field: str, value: object, keys: set[str]) -> Mapping[str, object]:
+    if not isinstance(value, dict):
+        raise PlanError(field, value, "must be an object")
+    if unknown := sorted(set(value) - keys):
+        raise PlanError(field, unknown[0], f"unknown key; these exist: {', '.join(sorted(keys))}")
+    return value
+
+
+def _integer(field: str, value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise PlanError(field, value, "must be a whole number from 0")
+    return value
+
+
+def _planned(value: object) -> tuple[QueuePair, ...] | int:
+    if type(value) is int and value >= 0:
+        return value
+    if not isinstance(value, list):
+        raise PlanError("planned", value, "must be a list of [src, port, dst, port, index], or a number")
+    pairs = []
+    for item in value:
+        match item:
+            case [str(src), int(src_port), str(dst), int(dst_port), int(index)]:
+                pairs.append(QueuePair(End(src, src_port), End(dst, dst_port), index))
+            case _:
+                raise PlanError("planned", item, "must be [source GPU, port, destination GPU, port, index]")
+    return tuple(pairs)
+
+
+def from_topo(text: str) -> Plan:
+    """Plan of a `mn --topo` string: `zcube,N,k[,m]` or `roft,N,R`, then `bundle=`, `gpus_per_server=`. Raises PlanError."""
+    kind, *arguments = text.split(",")
+    positional = {"zcube": ["gpus", "gpus_per_switch", "links_per_pair"], "roft": ["gpus", "asic_ports"]}.get(kind)
+    usage = "like zcube,32,8 (GPUs, GPUs per switch) or roft,32,8 (GPUs, ports per ASIC)"
+    if positional is None:
+        raise PlanError("topo", text, f"must be {usage}")
+    allowed = [*positional, "gpus_per_server", "bundle"]
+    settings: dict[str, object] = {}
+    for place, argument in enumerate(arguments):
+        name, _, value = argument.rpartition("=")
+        if not name:
+            if place >= len(positional):
+                raise PlanError("topo", text, f"has too many values; must be {usage}")
+            name = positional[place]
+        if name not in allowed:
+            raise PlanError("topo", text, f"{name} is unknown; {kind} takes {', '.join(allowed)}")
+        if name != "bundle" and not value.isdecimal():
+            raise PlanError("topo", text, f"{name} must be a whole number; {usage}")
+        settings[name] = value if name == "bundle" else int(value)
+    if missing := [name for name in positional[:2] if name not in settings]:
+        raise PlanError("topo", text, f"{missing[0]} is missing; must be {usage}")
+    return Plan(fabric=FabricPlan(kind=kind, **settings))  # type: ignore[arg-type]

@@ -1,0 +1,155 @@
+"""The state of the installation, and its JSON file. No SDN library in here.
+
+`status.json` is replaced whole at every change, so a reader never sees half of it. Times are CLOCK_MONOTONIC
+seconds, comparable with those of other processes on the machine.
+
+    {"schema_version": 1,
+     "state": "waiting" | "confirmed" | "failed",
+     "sdn": "ryu 4.34", "pid": 123, "listen": "127.0.0.1:6653",
+     "rule_set_version": 1, "started_monotonic_s": 1.0, "confirmed_monotonic_s": 1.5 or null,
+     "expected": 8, "confirmed": 8,
+     "switches": {"odd1": {"dpid": 4294967297, "expected": true,
+                           "state": "waiting" | "installing" | "confirmed" | "lost",
+                           "rules_sent": 16, "groups_sent": 0, "connections": 1,
+                           "connected_monotonic_s": 1.1, "confirmed_monotonic_s": 1.2, "wall_ms": 100.0,
+                           "errors": []}},
+     "errors": ["unknown switch ..."],
+     "port_events": [{"monotonic_s": 2.0, "switch": "odd1", "port": 3, "reason": "modify", "link_down": true}]}
+
+`confirmed`: every expected switch has answered the barrier behind its rules and none of them was refused. `failed`:
+a switch refused something, or one that the plan does not know has connected (`errors`, and those of the switch, say what).
+`lost` is a switch that was there and is not now; the state is then `waiting` again until it is back and confirmed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+SCHEMA_VERSION = 1
+#: More than this many port events or errors are counted, not listed.
+MAX_LISTED = 1000
+
+
+@dataclass
+class SwitchStatus:
+    """One switch; `errors` are those of the present connection."""
+
+    dpid: int
+    expected: bool
+    state: str = "waiting"
+    rules_sent: int = 0
+    groups_sent: int = 0
+    connections: int = 0
+    connected_monotonic_s: float | None = None
+    confirmed_monotonic_s: float | None = None
+    wall_ms: float | None = None
+    errors: list[str] = field(default_factory=list)
+
+
+class StatusBoard:
+    """Collects what happens and writes the file; `path` None keeps it in memory."""
+
+    def __init__(
+        self,
+        dpids: Mapping[str, int],
+        expected: Collection[str],
+        *,
+        sdn: str,
+        listen: str,
+        rule_set_version: int,
+        now_s: float,
+        path: Path | None = None,
+    ) -> None:
+        self.path = path
+        self.sdn, self.listen, self.rule_set_version, self.started_s = sdn, listen, rule_set_version, now_s
+        self.confirmed_s: float | None = None
+        self.switches = {name: SwitchStatus(dpid, name in expected) for name, dpid in dpids.items()}
+        self.errors: list[str] = []
+        self.port_events: list[dict[str, object]] = []
+        self.write()
+
+    @property
+    def state(self) -> str:
+        """waiting, confirmed or failed."""
+        if self.errors or any(switch.errors for switch in self.switches.values()):
+            return "failed"
+        return "confirmed" if self.confirmed == self.expected else "waiting"
+
+    @property
+    def expected(self) -> int:
+        """Switches that must confirm."""
+        return sum(switch.expected for switch in self.switches.values())
+
+    @property
+    def confirmed(self) -> int:
+        """Expected switches that have."""
+        return sum(s.expected and s.state == "confirmed" for s in self.switches.values())
+
+    def installing(self, name: str, connected_s: float, rules: int, groups: int) -> None:
+        """A switch is connected and gets its rules."""
+        switch = self.switches[name]
+        switch.state, switch.rules_sent, switch.groups_sent = "installing", rules, groups
+        switch.connected_monotonic_s, switch.confirmed_monotonic_s, switch.wall_ms = connected_s, None, None
+        switch.connections += 1
+        switch.errors = []
+        self.write()
+
+    def confirm(self, name: str, now_s: float) -> None:
+        """The barrier behind a switch's rules was answered."""
+        switch = self.switches[name]
+        switch.state, switch.confirmed_monotonic_s = "confirmed", now_s
+        if switch.connected_monotonic_s is not None:
+            switch.wall_ms = round((now_s - switch.connected_monotonic_s) * 1000, 3)
+        if self.confirmed == self.expected and self.confirmed_s is None:
+            self.confirmed_s = now_s
+        self.write()
+
+    def lost(self, name: str) -> None:
+        """The connection of a switch has ended."""
+        self.switches[name].state = "lost"
+        self.write()
+
+    def error(self, text: str, name: str | None = None) -> None:
+        """Something went wrong, on one switch or in general."""
+        listed = self.errors if name is None else self.switches[name].errors
+        if len(listed) < MAX_LISTED and text not in listed:
+            listed.append(text)
+            self.write()
+
+    def port_event(self, name: str, port: int, reason: str, link_down: bool, now_s: float) -> None:
+        """A switch reported a port."""
+        if len(self.port_events) < MAX_LISTED:
+            self.port_events.append(
+                {"monotonic_s": now_s, "switch": name, "port": port, "reason": reason, "link_down": link_down}
+            )
+            self.write()
+
+    def to_json(self) -> dict[str, object]:
+        """What the file holds."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "state": self.state,
+            "sdn": self.sdn,
+            "pid": os.getpid(),
+            "listen": self.listen,
+            "rule_set_version": self.rule_set_version,
+            "started_monotonic_s": self.started_s,
+            "confirmed_monotonic_s": self.confirmed_s,
+            "expected": self.expected,
+            "confirmed": self.confirmed,
+            "switches": {name: asdict(switch) for name, switch in self.switches.items()},
+            "errors": self.errors,
+            "port_events": self.port_events,
+        }
+
+    def write(self) -> None:
+        """Replace the file at once."""
+        if self.path is None:
+            return
+        part = self.path.with_name(self.path.name + ".part")
+        part.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+        part.replace(self.path)
