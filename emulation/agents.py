@@ -1,0 +1,189 @@
+"""The runner's side of the traffic agents: starts one in each GPU that sends or receives, and talks to them."""
+
+from __future__ import annotations
+
+import json
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from emulation.network import EmulatedNetwork
+from scenario.errors import RunError
+from scenario.models import RoutingSection, TransportSection
+from scenario.scale import Scale
+from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple
+
+AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent.py"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one queue pair carried of a handoff: emulated payload bytes and the time of its last byte."""
+
+    queue_pair: QueuePair
+    payload_bytes: int
+    t_ns: int
+
+
+@dataclass(frozen=True)
+class Done:
+    """A handoff whose last byte arrived at `t_ns` (CLOCK_MONOTONIC, at the receiver)."""
+
+    transfer_id: int
+    t_ns: int
+    parts: tuple[Part, ...]
+
+
+class AgentPool:
+    """All agents of a run. Queue pairs are opened once and stay open."""
+
+    def __init__(
+        self,
+        network: EmulatedNetwork,
+        queue_pairs: Sequence[QueuePair],
+        scale: Scale,
+        routing: RoutingSection,
+        transport: TransportSection,
+        log: IO[bytes],
+    ) -> None:
+        """Start the agents and open every queue pair. Raises RunError when one does not connect."""
+        self.network, self.routing = network, routing
+        self.queue_pairs = list(queue_pairs)
+        self._ids_by_pair: dict[tuple[str, str], list[int]] = {}
+        self._by_addresses: dict[tuple[str, str, int], QueuePair] = {}
+        self._sent_by_pair: dict[tuple[str, str], int] = {}
+        for number, qp in enumerate(self.queue_pairs):
+            self._ids_by_pair.setdefault((qp.src.node, qp.dst.node), []).append(number)
+            flow = five_tuple(network.fabric, qp)
+            self._by_addresses[qp.dst.node, flow.src_ip, flow.src_port] = qp
+        names = sorted({end.node for qp in self.queue_pairs for end in (qp.src, qp.dst)}, key=lambda n: int(n[3:]))
+        self.sockets: dict[str, socket.socket] = {}
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self._name_by_fd: dict[int, str] = {}
+        self.poller = select.epoll()
+        for name in names:
+            self._start(name, log)
+        self._open(names, scale, transport)
+
+    def _start(self, name: str, log: IO[bytes]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        command = [sys.executable, "-I", "-S", str(AGENT)]
+        process = self.network.net[name].popen(command, stdin=theirs.fileno(), stdout=log, stderr=log)
+        theirs.close()
+        ours.settimeout(60)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        self.sockets[name] = ours
+        self._name_by_fd[ours.fileno()] = name
+        self.processes.append(process)
+        self.poller.register(ours.fileno(), select.EPOLLIN)
+
+    def _open(self, names: Iterable[str], scale: Scale, transport: TransportSection) -> None:
+        for name in names:
+            self._order(
+                name,
+                op="open",
+                listen=[port.ip for port in self.network.fabric.gpu_by_name[name].ports],
+                port=QP_SERVER_PORT,
+                cc=transport.congestion_control,
+                window_bytes=transport.inflight_cap_frames * scale.mss_bytes,
+                chunk_bytes=transport.chunk_frames * scale.mss_bytes,
+            )
+        for name in names:
+            self._answer(name)
+        wanted: dict[str, list[list[object]]] = {}
+        for number, qp in enumerate(self.queue_pairs):
+            flow = five_tuple(self.network.fabric, qp)
+            wanted.setdefault(qp.src.node, []).append([number, flow.src_ip, flow.src_port, flow.dst_ip])
+        for name, qps in wanted.items():
+            for at in range(0, len(qps), 500):
+                self._order(name, op="connect", port=QP_SERVER_PORT, qps=qps[at : at + 500])
+                self._answer(name)
+
+    def _order(self, name: str, **message: object) -> None:
+        self.sockets[name].send(json.dumps(message).encode())
+
+    def _answer(self, name: str) -> dict[str, object]:
+        """The next report of one agent. Raises RunError on a reported or real failure."""
+        try:
+            data = self.sockets[name].recv(1 << 20)
+        except TimeoutError:
+            raise RunError(f"the agent of {name} did not answer within 60 s") from None
+        return self._checked(name, data)
+
+    def _checked(self, name: str, data: bytes) -> dict[str, object]:
+        if not data:
+            raise RunError(f"the agent of {name} ended; see agents.log in the run folder")
+        message: dict[str, object] = json.loads(data)
+        if message["ev"] == "error":
+            raise RunError(f"{name}: {message['text']}")
+        return message
+
+    def send(self, transfer_id: int, src_gpu: str, dst_gpu: str, payload_bytes: int) -> None:
+        """Start a handoff, striped as the scenario's routing says."""
+        lanes = self.lane_groups(src_gpu, dst_gpu)
+        self._order(src_gpu, op="send", id=transfer_id, bytes=payload_bytes, lanes=lanes)
+
+    def lane_groups(self, src_gpu: str, dst_gpu: str) -> list[list[int]]:
+        """Groups of queue pairs with fixed shares; inside a group queue pairs pull as they drain."""
+        ids = self._ids_by_pair[src_gpu, dst_gpu]
+        if self.routing.qp_policy == "round_robin":
+            turn = self._sent_by_pair.get((src_gpu, dst_gpu), 0) % self.routing.queue_pairs
+            self._sent_by_pair[src_gpu, dst_gpu] = turn + 1
+            ids = [number for number in ids if self.queue_pairs[number].index == turn]
+        return [ids] if self.routing.striping == "adaptive" else [[number] for number in ids]
+
+    def drop(self, transfer_id: int, src_gpu: str) -> None:
+        """Send no more of a handoff that was given up."""
+        self._order(src_gpu, op="drop", id=transfer_id)
+
+    def poll(self, timeout_s: float) -> Iterator[Done]:
+        """Handoffs that finished; waits at most `timeout_s`. Raises RunError when an agent failed."""
+        for fd, _ in self.poller.poll(max(0.0, timeout_s), 64):
+            name = self._name_by_fd[fd]
+            message = self._checked(name, self.sockets[name].recv(1 << 20))
+            if message["ev"] == "done":
+                yield self._done(name, message)
+
+    def _done(self, receiver: str, message: dict[str, object]) -> Done:
+        parts = tuple(
+            Part(self._by_addresses[receiver, str(ip), int(port)], int(size), int(t_ns))
+            for ip, port, size, t_ns in message["parts"]  # type: ignore[attr-defined]
+        )
+        return Done(int(str(message["id"])), int(str(message["t_ns"])), parts)
+
+    def transfer_alone(self, src_gpu: str, dst_gpu: str, payload_bytes: int, timeout_s: float) -> float:
+        """Wall seconds of one handoff on the idle fabric. Raises RunError after `timeout_s`."""
+        began_ns = time.monotonic_ns()
+        self.send(0, src_gpu, dst_gpu, payload_bytes)
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for done in self.poll(0.1):
+                return (done.t_ns - began_ns) / 1e9
+        raise RunError(f"a lone transfer {src_gpu} -> {dst_gpu} did not arrive within {timeout_s:.0f} s")
+
+    def statistics(self) -> dict[str, float]:
+        """TCP retransmissions and CPU seconds, summed over agents. Reports of handoffs that come meanwhile are lost."""
+        totals = {"retransmits": 0.0, "cpu_s": 0.0}
+        for name in self.sockets:
+            self._order(name, op="stats")
+            while (message := self._answer(name))["ev"] != "stats":
+                pass
+            for key in totals:
+                totals[key] += float(str(message[key]))
+        return totals
+
+    def close(self) -> None:
+        """End the agents: they leave when their socket closes."""
+        for sock in self.sockets.values():
+            sock.close()
+        for process in self.processes:
+            try:
+                process.wait(2)
+            except subprocess.TimeoutExpired:
+                process.kill()

@@ -1,0 +1,89 @@
+"""The SDN controller as a process of the sandbox: started with a plan, waited for until every barrier has answered."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO
+
+from controller.plan import FabricPlan, Plan
+from emulation.network import MANAGEMENT_IP, OPENFLOW_PORT
+from scenario.errors import RunError
+from scenario.models import Scenario
+from topologies.paths import QueuePair
+
+
+def make_plan(scenario: Scenario, queue_pairs: Iterable[QueuePair]) -> Plan:
+    """The controller's plan for a scenario."""
+    return Plan(
+        fabric=FabricPlan(**scenario.fabric.model_dump()),
+        seed=scenario.seed,
+        planned=tuple(dict.fromkeys(queue_pairs)),
+    )
+
+
+class Controller:
+    """The controller's process. `sdn` chooses the library: ryu or os-ken."""
+
+    def __init__(self, plan: Plan, folder: Path, log: IO[bytes], sdn: str | None = None) -> None:
+        """Start it on the management network."""
+        self._status_path = folder / "controller-status.json"
+        plan.save(folder / "plan.json")
+        environment = dict(os.environ)
+        if sdn is not None:
+            environment["ZCUBE_SDN"] = sdn
+        self.process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "controller.launch", "--plan", str(folder / "plan.json")),
+                *("--status", str(self._status_path), "--listen", MANAGEMENT_IP, "--port", str(OPENFLOW_PORT)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
+
+    def status(self) -> dict[str, object]:
+        """The state of the installation; see `controller.status`."""
+        try:
+            found: dict[str, object] = json.loads(self._status_path.read_text())
+        except FileNotFoundError:
+            return {"state": "starting", "switches": {}, "errors": []}
+        return found
+
+    def wait_confirmed(self, timeout_s: float = 30.0) -> dict[str, object]:
+        """Wait until all rules are confirmed. Raises RunError when one is refused, or after `timeout_s`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            status = self.status()
+            if status["state"] == "confirmed":
+                return status
+            if status["state"] == "failed":
+                raise RunError(f"the controller reports a failure: {_first_error(status)}")
+            if self.process.poll() is not None:
+                raise RunError(f"the controller ended with status {self.process.returncode}; see controller.log")
+            if time.monotonic() > deadline:
+                raise RunError(f"the switches did not confirm their rules within {timeout_s:.0f} s: {status}")
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """End it."""
+        self.process.terminate()
+        try:
+            self.process.wait(3)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+
+
+def _first_error(status: dict[str, object]) -> object:
+    switches = status.get("switches")
+    for switch in switches.values() if isinstance(switches, dict) else ():
+        if switch["errors"]:
+            return switch["errors"][0]
+    errors = status.get("errors")
+    return errors[0] if isinstance(errors, list) and errors else "unknown"

@@ -1,0 +1,149 @@
+"""The link check before a run: every directed link carries its configured rate (iperf3 flows, kernel counters).
+
+The flows are chosen (`plan_rounds`, pure) so that in each round the links they cross are either full or not judged:
+each flow alone can fill its NIC port, and a link is judged when the flows through it add up to exactly its capacity
+and none of them is held back elsewhere.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from emulation.network import EmulatedNetwork
+from emulation.qdisc_dump import QdiscDump, decode
+from topologies.fabric import End, Fabric
+from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, path, walk_all_pairs
+
+_SETTLE_S, _MEASURE_S = 0.5, 1.0
+_EPSILON = 1e-9
+
+
+@dataclass(frozen=True)
+class Round:
+    """Flows that run at the same time, and the directed links (egress ends) that they fill."""
+
+    flows: tuple[QueuePair, ...]
+    judged: tuple[End, ...]
+
+
+@dataclass(frozen=True)
+class LinkRate:
+    """Measured against configured, both in emulated bit/s."""
+
+    end: End
+    configured_bps: float
+    measured_bps: float
+
+    @property
+    def deviation(self) -> float:
+        """Relative deviation of the measured rate."""
+        return self.measured_bps / self.configured_bps - 1
+
+
+def plan_rounds(fabric: Fabric, seed: int, *, qp_index: int, switch_hop_gbps_per_round: float) -> list[Round]:
+    """Rounds of flows that together fill every directed link that a planned flow can fill.
+
+    `switch_hop_gbps_per_round`: sum over flows of rate x switches crossed that a round may have (the packet budget,
+    in model Gb/s); `qp_index`: index of the flows' queue pairs, one that the run itself does not use. Greedy: each step takes the flow that completes or covers most links not yet judged.
+    """
+    candidates = []
+    for pair in walk_all_pairs(fabric):
+        qp = replace(pair, index=qp_index)
+        crossed = path(fabric, qp, seed)
+        candidates.append((qp, crossed.egress, fabric.port(qp.src.node, qp.src.port).gbps))
+    random.Random(seed).shuffle(candidates)
+    capacity = {end: fabric.port(end.node, end.port).gbps for _, egress, _ in candidates for end in egress}
+    unjudged = set(capacity)
+    rounds: list[Round] = []
+    while unjudged:
+        left = dict(capacity)
+        room = switch_hop_gbps_per_round
+        chosen: list[QueuePair] = []
+        while True:
+            best, best_gain = None, 0.0
+            for qp, egress, gbps in candidates:
+                cost = gbps * (len(egress) - 1)
+                if cost > room and chosen or any(left[end] < gbps - _EPSILON for end in egress):
+                    continue
+                gain = sum(
+                    (1.0 if left[end] - gbps < _EPSILON else 0.4) + (0.5 if left[end] < capacity[end] else 0.0)
+                    for end in egress
+                    if end in unjudged
+                )
+                if gain > best_gain:
+                    best, best_gain = (qp, egress, gbps), gain
+            if best is None:
+                break
+            qp, egress, gbps = best
+            room -= gbps * (len(egress) - 1)
+            chosen.append(qp)
+            for end in egress:
+                left[end] -= gbps
+        judged = tuple(sorted((e for e in unjudged if left[e] < _EPSILON), key=lambda e: (e.node, e.port)))
+        if not judged:
+            break
+        rounds.append(Round(tuple(chosen), judged))
+        unjudged -= set(judged)
+    return rounds
+
+
+def planned_flows(rounds: Sequence[Round]) -> list[QueuePair]:
+    """The flows of all rounds, for the controller to install."""
+    return [qp for one in rounds for qp in one.flows]
+
+
+def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> list[LinkRate]:
+    """Run the rounds. Raises RuntimeError when iperf3 fails."""
+    rates: list[LinkRate] = []
+    for one in rounds:
+        rates += _run_round(network, one)
+    return rates
+
+
+def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
+    fabric = network.fabric
+    nodes = sorted({end.node for end in one.judged})
+    dumps = {node: QdiscDump(network.node_pid(node)) for node in nodes}
+    processes: list[subprocess.Popen[bytes]] = []
+    clients: list[subprocess.Popen[bytes]] = []
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
+    try:
+        for qp in one.flows:
+            flow = five_tuple(fabric, qp)
+            server = ["iperf3", "-s", "-1", "-B", flow.dst_ip, "-p", str(QP_SERVER_PORT), "--forceflush"]
+            processes.append(network.net[qp.dst.node].popen(server, **quiet))
+        time.sleep(0.15)
+        for qp in one.flows:
+            flow = five_tuple(fabric, qp)
+            client = [
+                *("iperf3", "-c", flow.dst_ip, "-p", str(flow.dst_port), "-B", flow.src_ip),
+                *("--cport", str(flow.src_port), "-C", "reno", "-w", "400K", "-t", "10", "--connect-timeout", "5000"),
+            ]
+            clients.append(network.net[qp.src.node].popen(client, **quiet))
+        time.sleep(_SETTLE_S)
+        first = {node: (time.monotonic_ns(), dump.read()) for node, dump in dumps.items()}
+        time.sleep(_MEASURE_S)
+        second = {node: (time.monotonic_ns(), dump.read()) for node, dump in dumps.items()}
+        for client in clients:
+            if client.poll() is not None:
+                message = client.stderr.read().decode(errors="replace") if client.stderr else ""
+                raise RuntimeError(f"iperf3 ended early: {message.strip()[:200] or client.returncode}")
+    finally:
+        for process in (*clients, *processes):
+            process.kill()
+            process.wait()
+            if process.stderr:
+                process.stderr.close()
+    results = []
+    for end in one.judged:
+        (t0, before), (t1, after) = first[end.node], second[end.node]
+        layout = dumps[end.node].layout(before)
+        port = fabric.port(end.node, end.port)
+        sent = int(decode([after], layout, port.name)["bytes"][0]) - int(decode([before], layout, port.name)["bytes"][0])
+        configured = port.gbps * network.rates.bps_per_gbps
+        results.append(LinkRate(end, configured, sent * 8e9 / (t1 - t0)))
+    return results

@@ -1,0 +1,308 @@
+"""The traffic agent of one GPU: keeps its queue pairs open and moves handoffs over them. Standard library only.
+
+It is started inside the GPU's namespace (`python -I -S agent.py`) with a Unix SEQPACKET socket as its standard input,
+on which it takes orders and gives reports, one JSON object a packet. When that socket closes, it ends.
+
+Orders
+    {"op": "open", "listen": [ip], "port": n, "cc": name, "window_bytes": w, "chunk_bytes": c}
+    {"op": "connect", "port": n, "qps": [[qp, src_ip, src_port, dst_ip], ...]}
+    {"op": "send", "id": t, "bytes": b, "lanes": [[qp, ...], ...]}
+    {"op": "stats"}        {"op": "drop", "id": t}
+Reports
+    {"ev": "open"}  {"ev": "connected", "n": n}  {"ev": "error", "text": ...}
+    {"ev": "done", "id": t, "t_ns": last byte, "parts": [[peer_ip, peer_port, bytes, t_ns], ...]}   from the receiver
+    {"ev": "stats", ...}
+
+A handoff's bytes travel in chunks that begin with a header (which counts as handoff bytes). `lanes` is a list of
+groups of queue pairs: the groups get fixed equal shares of the bytes (static striping), and the queue pairs of one
+group pull chunks from the group's share as their sockets drain (adaptive). TCP_NOTSENT_LOWAT of one chunk is what
+makes them drain at the pace of the network rather than of the socket buffer. Handoffs in the same group go in order.
+Time stamps are CLOCK_MONOTONIC, which all processes of the machine share.
+"""
+
+import errno
+import json
+import os
+import select
+import socket
+import struct
+import sys
+import time
+from collections import deque
+
+HEADER = struct.Struct("!QQII")  # transfer id, total bytes, bytes of this chunk with its header, unused
+_TCP_WINDOW_CLAMP, _TCP_NOTSENT_LOWAT, _SO_RCVBUFFORCE = 10, 25, 33
+_READ_BYTES = 256 * 1024
+
+
+class Share:
+    """Bytes of one handoff that one group of queue pairs has still to send."""
+
+    __slots__ = ("transfer_id", "total", "left")
+
+    def __init__(self, transfer_id: int, total: int, left: int) -> None:
+        self.transfer_id, self.total, self.left = transfer_id, total, left
+
+
+class Sender:
+    """One outgoing queue pair."""
+
+    __slots__ = ("sock", "queue", "unsent")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.queue: deque[deque[Share]] = deque()  # groups with work for this queue pair, in order of arrival
+        self.unsent = memoryview(b"")
+
+
+class Receiver:
+    """One incoming queue pair: where in a chunk it is."""
+
+    __slots__ = ("sock", "peer", "left", "transfer", "header")
+
+    def __init__(self, sock: socket.socket, peer: tuple[str, int]) -> None:
+        self.sock, self.peer = sock, peer
+        self.left = 0
+        self.transfer = 0
+        self.header = b""
+
+
+class Arriving:
+    """A handoff on its way in: bytes still missing, and what each queue pair brought."""
+
+    __slots__ = ("missing", "parts")
+
+    def __init__(self, total: int) -> None:
+        self.missing = total
+        self.parts: dict[tuple[str, int], list[int]] = {}
+
+
+class Agent:
+    """The event loop. All sockets are non-blocking; epoll is level-triggered."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.control = control
+        self.epoll = select.epoll()
+        self.epoll.register(control.fileno(), select.EPOLLIN)
+        self.senders: dict[int, Sender] = {}  # by queue pair
+        self.sender_at: dict[int, Sender] = {}  # by file descriptor
+        self.receivers: dict[int, Receiver] = {}
+        self.listeners: dict[int, socket.socket] = {}
+        self.groups: dict[tuple[int, ...], deque[Share]] = {}
+        self.arriving: dict[int, Arriving] = {}
+        self.buffer = memoryview(bytearray(_READ_BYTES))
+        self.chunk_bytes = 4096
+        self.payload = memoryview(b"")
+        self.congestion_control = b"reno"
+        self.window_bytes = 0
+
+    def report(self, **message: object) -> None:
+        """Send one report; blocks for a moment when the runner is behind, rather than lose it."""
+        data = json.dumps(message).encode()
+        while True:
+            try:
+                self.control.send(data)
+                return
+            except BlockingIOError:
+                select.select([], [self.control], [], 1.0)
+            except OSError:
+                os._exit(0)  # the runner is gone
+
+    def run(self) -> None:
+        """Serve until the control socket closes."""
+        while True:
+            for fd, mask in self.epoll.poll():
+                if fd == self.control.fileno():
+                    if not self.take_order():
+                        return
+                elif fd in self.receivers:
+                    self.receive(self.receivers[fd])
+                elif fd in self.listeners:
+                    self.accept(self.listeners[fd])
+                elif fd in self.sender_at:
+                    if mask & (select.EPOLLHUP | select.EPOLLERR):
+                        self.lost(fd)
+                    else:
+                        self.push(self.sender_at[fd])
+
+    def take_order(self) -> bool:
+        """Read and obey one order; False when the runner is gone."""
+        try:
+            data = self.control.recv(1 << 20)
+        except BlockingIOError:
+            return True
+        if not data:
+            return False
+        order = json.loads(data)
+        getattr(self, "order_" + order.pop("op"))(**order)
+        return True
+
+    def order_open(self, listen: list[str], port: int, cc: str, window_bytes: int, chunk_bytes: int) -> None:
+        self.congestion_control, self.window_bytes, self.chunk_bytes = cc.encode(), window_bytes, chunk_bytes
+        self.payload = memoryview(bytes(chunk_bytes + HEADER.size))
+        for ip in listen:
+            sock = self.prepared()
+            sock.bind((ip, port))
+            sock.listen(1024)
+            self.listeners[sock.fileno()] = sock
+            self.epoll.register(sock.fileno(), select.EPOLLIN)
+        self.report(ev="open")
+
+    def order_connect(self, qps: list[list[object]], port: int) -> None:
+        for qp, src_ip, src_port, dst_ip in qps:
+            sock = self.prepared()
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self.chunk_bytes)
+            sock.bind((src_ip, src_port))
+            sock.setblocking(True)
+            sock.settimeout(20)
+            try:
+                sock.connect((dst_ip, port))
+            except OSError as problem:
+                self.report(ev="error", text=f"queue pair {qp} {src_ip} -> {dst_ip}: {problem}")
+                continue
+            sock.setblocking(False)
+            sender = Sender(sock)
+            self.senders[int(str(qp))] = self.sender_at[sock.fileno()] = sender
+            self.epoll.register(sock.fileno(), 0)
+        self.report(ev="connected", n=len(self.senders))
+
+    def prepared(self) -> socket.socket:
+        """A socket with our options; window clamp and buffers are inherited by accepted sockets."""
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self.congestion_control)
+        # A fixed, ample receive buffer turns window autotuning off, so that the clamp alone is the in-flight cap.
+        sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 8 * self.window_bytes)
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
+        return sock
+
+    def accept(self, listener: socket.socket) -> None:
+        sock, peer = listener.accept()
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
+        self.receivers[sock.fileno()] = Receiver(sock, (peer[0], peer[1]))
+        self.epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def order_send(self, id: int, bytes: int, lanes: list[list[int]]) -> None:  # noqa: A002 (names of the protocol)
+        smallest = HEADER.size * len(lanes)
+        total = max(bytes, smallest)
+        for number, qps in enumerate(lanes):
+            share = Share(id, total, total * (number + 1) // len(lanes) - total * number // len(lanes))
+            group = self.groups.setdefault(tuple(qps), deque())
+            group.append(share)
+            for qp in qps:
+                sender = self.senders[qp]
+                if not sender.queue and not sender.unsent:
+                    self.epoll.modify(sender.sock.fileno(), select.EPOLLOUT)
+                if not any(known is group for known in sender.queue):
+                    sender.queue.append(group)
+
+    def push(self, sender: Sender) -> None:
+        """Send one chunk, or what is left of one."""
+        if not sender.unsent:
+            group = next((g for g in sender.queue if g), None)
+            if group is None:
+                sender.queue.clear()
+                self.epoll.modify(sender.sock.fileno(), 0)
+                return
+            share = group[0]
+            size = min(self.chunk_bytes, share.left)
+            if share.left - size < HEADER.size:
+                size = share.left  # no tail too short for a header
+            share.left -= size
+            if not share.left:
+                group.popleft()
+            header = HEADER.pack(share.transfer_id, share.total, size, 0)
+            sender.unsent = memoryview(header + self.payload[: size - HEADER.size])
+        try:
+            sent = sender.sock.send(sender.unsent)
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            self.lost(sender.sock.fileno(), problem)
+            return
+        sender.unsent = sender.unsent[sent:]
+
+    def lost(self, fd: int, problem: OSError | None = None) -> None:
+        """A connection failed: say so once and leave it."""
+        self.epoll.unregister(fd)
+        sender = self.sender_at.pop(fd)
+        code = sender.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        reason = problem or (os.strerror(code) if code else "closed")
+        self.report(ev="error", text=f"queue pair lost: {reason}")
+
+    def receive(self, receiver: Receiver) -> None:
+        """Count what came in; report handoffs that are complete."""
+        try:
+            count = receiver.sock.recv_into(self.buffer)
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            if problem.errno not in (errno.ECONNRESET, errno.ETIMEDOUT):
+                raise
+            count = 0
+        now = time.monotonic_ns()
+        if not count:
+            self.epoll.unregister(receiver.sock.fileno())
+            del self.receivers[receiver.sock.fileno()]
+            receiver.sock.close()
+            return
+        at = 0
+        while at < count:
+            if not receiver.left:
+                need = HEADER.size - len(receiver.header)
+                receiver.header += bytes(self.buffer[at : min(count, at + need)])
+                at += min(need, count - at)
+                if len(receiver.header) < HEADER.size:
+                    return
+                transfer, total, size, _ = HEADER.unpack(receiver.header)
+                receiver.header = b""
+                receiver.transfer, receiver.left = transfer, size - HEADER.size
+                # The kernel resets the clamp whenever its estimate of buffer overhead changes: set it again.
+                receiver.sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
+                if transfer not in self.arriving:
+                    self.arriving[transfer] = Arriving(total)
+                self.count(receiver, HEADER.size, now)
+            taken = min(receiver.left, count - at)
+            receiver.left -= taken
+            at += taken
+            if taken:
+                self.count(receiver, taken, now)
+
+    def count(self, receiver: Receiver, size: int, now_ns: int) -> None:
+        arriving = self.arriving[receiver.transfer]
+        part = arriving.parts.setdefault(receiver.peer, [0, 0])
+        part[0] += size
+        part[1] = now_ns
+        arriving.missing -= size
+        if not arriving.missing:
+            del self.arriving[receiver.transfer]
+            parts = [[ip, port, got, t_ns] for (ip, port), (got, t_ns) in arriving.parts.items()]
+            self.report(ev="done", id=receiver.transfer, t_ns=now_ns, parts=parts)
+
+    def order_drop(self, id: int) -> None:  # noqa: A002 (name of the protocol)
+        """Send no further chunk of a cancelled handoff; one that is half sent drains."""
+        for group in self.groups.values():
+            for share in [share for share in group if share.transfer_id == id]:
+                group.remove(share)
+
+    def order_stats(self) -> None:
+        """Report what TCP saw: retransmitted segments over all outgoing queue pairs, and CPU time used."""
+        retransmits = sum(tcp_retransmits(sender.sock) for sender in self.senders.values())
+        self.report(ev="stats", retransmits=retransmits, cpu_s=time.process_time())
+
+
+def tcp_retransmits(sock: socket.socket) -> int:
+    """tcpi_total_retrans of struct tcp_info (linux/tcp.h): the u32 after 8 bytes and 23 u32s."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    return int(struct.unpack_from("I", info, 100)[0])
+
+
+if __name__ == "__main__":
+    control_socket = socket.socket(fileno=os.dup(0))
+    control_socket.setblocking(False)
+    try:
+        Agent(control_socket).run()
+    except KeyboardInterrupt:
+        sys.exit(130)
