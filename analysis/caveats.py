@@ -1,0 +1,65 @@
+"""What a result does not show, with the run's own numbers in it. Printed with every comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from analysis.arms import ArmResult
+from analysis.formats import data_size, number
+from analysis.stats import P99_MIN_COUNT
+
+
+def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
+    """The four things that a reader must know before any figure."""
+    first = runs[0]
+    scale, gbps = first.data.scale, first.scenario.fabric.gpu_gbps
+    if all(arm.simulated for arm in runs):
+        scaled = "The runs are simulated: flows share links by max-min fairness, without packets or windows."
+    else:
+        emulated = number(gbps * scale.rate_factor * 1e3)
+        scaled = (
+            f"Ports run scaled down: {emulated} Mb/s stands for {gbps:g} Gb/s, and one model second took "
+            f"{number(scale.dilation)} s. Times and bytes here are in model units, those of the real system."
+        )
+    return (
+        scaled,
+        "Prefill and decode are timers: their durations come from a formula, not from a GPU.",
+        "There is no model and no client leg: no text is made, and TTFT ends where the decode side would "
+        "emit the first token.",
+        "TCP stands for RDMA: no PFC, no ECN marks, no RDMA NIC.",
+    )
+
+
+def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
+    """What the result of these runs does not show. `few`: too few requests for a P99."""
+    first = runs[0]
+    scale, serving = first.data.scale, first.scenario.serving
+    found = [*must_know(runs)]
+    if any(not arm.simulated for arm in runs):
+        found.append(
+            "Rates, times and bytes scale; frames, buffers and TCP's timers do not. Each connection's frames "
+            "in flight are capped, since deep queues would let windows decide where backlog sits."
+        )
+    found += [
+        "TPOT and ITL are the compute model only: nothing here lets the fabric change them.",
+        "Backlog is excess backlog (deep buffer), never switch buffer occupancy: one frame stands for "
+        f"{data_size(scale.model_bytes_per_frame)} of model bytes.",
+        f"Shape {serving.shape}, layout {serving.layout} and striping {first.scenario.routing.striping} "
+        "decide the sign of the result: another setting of any of them can turn it round.",
+    ]
+    if any(arm.scenario.policy == "ecmp" for arm in runs):
+        found.append(
+            "One seed of ECMP with persistent queue pairs is one draw of the mapping from flows to links: "
+            "another seed gives another mapping. No significance between fabrics is claimed."
+        )
+    else:
+        found.append("One seed is one draw: no significance between arms is claimed.")
+    found.append(
+        "Intervals resample the sessions of this run. They cover neither another seed nor the "
+        "emulator's own error."
+    )
+    if few:
+        found.append(
+            f"P99 is indicative: with fewer than {P99_MIN_COUNT:,} requests, fewer than ten lie above it."
+        )
+    return tuple(found)

@@ -1,0 +1,196 @@
+"""One comparison, as data: the equality table, the figures, the bound, the fidelity, and what it does not
+show.
+
+The renderers (`analysis.console`, `analysis.report`, `Comparison.to_json`) add nothing of their own to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from analysis.arms import Arm, ArmResult, read_arm
+from analysis.caveats import limits, must_know
+from analysis.equality import EqualityRow, equality_rows
+from analysis.fidelity import FidelityRow, fidelity_rows
+from analysis.formats import NONE, change, number
+from analysis.rows import ResultRow, result_rows
+from analysis.stats import RESAMPLES
+from results.schema import SCHEMA_VERSION
+from results.writer import plain
+from scenario.errors import InputError
+
+__all__ = ["Arm", "ArmResult", "Comparison", "FidelityRow", "compare"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything a comparison found."""
+
+    arms: tuple[ArmResult, ...]
+    equality: tuple[EqualityRow, ...]
+    results: tuple[ResultRow, ...]
+    fidelity: tuple[FidelityRow, ...]
+
+    @property
+    def runs(self) -> tuple[ArmResult, ...]:
+        """The arms that are runs on a fabric."""
+        return tuple(arm for arm in self.arms if not arm.is_bound)
+
+    @property
+    def bound(self) -> ArmResult | None:
+        """The fabric-free bound, when there is one."""
+        return next((arm for arm in self.arms if arm.is_bound), None)
+
+    @property
+    def unequal(self) -> tuple[EqualityRow, ...]:
+        """Rows that must match and do not: with any, this is not like for like."""
+        return tuple(row for row in self.equality if row.unequal)
+
+    @property
+    def invalid(self) -> tuple[str, ...]:
+        """Labels of arms whose fidelity checks failed."""
+        return tuple(arm.label for arm in self.arms if arm.valid is False)
+
+    @property
+    def exit_code(self) -> int:
+        """0, or 1 when a run was outside the envelope in which the emulation can be trusted."""
+        return 1 if self.invalid else 0
+
+    def warnings(self) -> tuple[str, ...]:
+        """What must be read before the figures; empty when all is well."""
+        found = [
+            f"INVALID: {label} was outside the envelope in which the emulation can be trusted; "
+            "do not use its figures. The fidelity table says which check failed."
+            for label in self.invalid
+        ]
+        if self.unequal:
+            names = "; ".join(row.name for row in self.unequal)
+            found.append(f"NOT LIKE FOR LIKE: the arms differ in what should be equal: {names}.")
+        failed = [arm for arm in self.arms if arm.summary["failed"]]
+        if failed:
+            counts = ", ".join(f"{arm.label} {arm.summary['failed']}" for arm in failed)
+            found.append(
+                f"Failed requests ({counts}) are not in the TTFT figures, which are over completed requests "
+                "only: the figures of an arm with failures look better than it was."
+            )
+        return tuple(found)
+
+    def headline(self) -> tuple[str, ...]:
+        """The result in sentences, one an arm; no claim of significance."""
+        if not self.runs:
+            return ()
+        first = self.runs[0]
+        lines = []
+        for arm in self.runs:
+            mean, p90 = arm.summary["mean_ttft_ms"], arm.summary["p90_ttft_ms"]
+            text = f"{arm.label}: mean TTFT {number(mean)} ms, P90 {number(p90)} ms"
+            text += f", n = {arm.summary['completed']:,}"
+            if arm is not first:
+                text += f"; against {first.label} {change(mean, first.summary['mean_ttft_ms'])} mean, "
+                text += f"{change(p90, first.summary['p90_ttft_ms'])} P90"
+            lines.append(f"{text}{' — INVALID RUN' if arm.valid is False else ''}.")
+        return tuple(lines)
+
+    def bound_lines(self) -> tuple[str, ...]:
+        """The TTFT that any topology could reach at best, and how far above it each arm is."""
+        bound = self.bound
+        if bound is None:
+            return ("No fabric-free bound was computed for this comparison.",)
+        keys = (("mean", "mean"), ("p50", "P50"), ("p90", "P90"), ("p99", "P99"))
+        best = ", ".join(f"{label} {number(bound.summary[f'{key}_ttft_ms'])} ms" for key, label in keys)
+        lines = [
+            f"{bound.label}: {best} (n = {bound.summary['completed']:,}). The core is infinite and only NIC "
+            "ports limit: this is the TTFT that any topology could reach at best."
+        ]
+        for arm in self.runs:
+            above = ", ".join(
+                f"{label} {change(arm.summary[f'{key}_ttft_ms'], bound.summary[f'{key}_ttft_ms']) or NONE}"
+                for key, label in keys
+            )
+            lines.append(f"{arm.label} against the bound: {above}.")
+        return tuple(lines)
+
+    def must_know(self) -> tuple[str, ...]:
+        """The four things that a reader must know before any figure."""
+        return must_know(self.runs)
+
+    def limits(self) -> tuple[str, ...]:
+        """What this result does not show."""
+        return limits(self.runs, any(row.indicative for row in self.results))
+
+    def to_json(self) -> dict[str, Any]:
+        """The comparison in JSON's own types, for `zcube compare --json`."""
+        arms = [
+            {
+                "label": arm.label,
+                "kind": arm.arm.kind,
+                "path": arm.arm.path,
+                "valid": arm.valid,
+                "summary": arm.summary,
+                "fidelity": arm.fidelity,
+            }
+            for arm in self.arms
+        ]
+        equality = [
+            {
+                "name": row.name,
+                "values": row.values,
+                "must_match": row.must_match,
+                "same": row.same,
+                "note": row.note,
+            }
+            for row in self.equality
+        ]
+        results = [
+            {
+                "key": row.key,
+                "label": row.label,
+                "unit": row.unit,
+                "values": row.values,
+                "intervals": [[found.low, found.high] if found else None for found in row.intervals],
+                "indicative": row.indicative,
+            }
+            for row in self.results
+        ]
+        found: dict[str, Any] = plain(
+            {
+                "schema_version": SCHEMA_VERSION,
+                "valid": not self.invalid,
+                "like_for_like": not self.unequal,
+                "exit_code": self.exit_code,
+                "warnings": self.warnings(),
+                "headline": self.headline(),
+                "arms": arms,
+                "equality": equality,
+                "results": results,
+                "bound": self.bound_lines(),
+                "does_not_show": self.limits(),
+            }
+        )
+        return found
+
+
+def compare(arms: Sequence[Arm], seed: int | None = None, resamples: int = RESAMPLES) -> Comparison:
+    """Reads the arms and compares them; differences are to the first one that is not a bound.
+
+    `seed` is that of the bootstrap; by default the first run's own. One arm alone is allowed: a report on one
+    run. Raises InputError for a folder that cannot be read.
+    """
+    if not any(arm.kind == "run" for arm in arms):
+        raise InputError("arms", [arm.label for arm in arms], "at least one run is needed")
+    labels = [arm.label for arm in arms]
+    if len(set(labels)) < len(labels):
+        raise InputError("arms", labels, "every arm needs a name of its own")
+    ordered = [arm for arm in arms if arm.kind == "run"] + [arm for arm in arms if arm.kind == "bound"]
+    results: list[ArmResult] = []
+    for arm in ordered:
+        used = int(results[0].summary["interval_seed"]) if results else seed
+        results.append(read_arm(arm, used, resamples))
+    return Comparison(
+        arms=tuple(results),
+        equality=equality_rows(results),
+        results=result_rows(results),
+        fidelity=fidelity_rows(results),
+    )
