@@ -36,6 +36,9 @@ LOG = logging.getLogger("zcube.controller")
 #: Bytes handed to the connection at a time; between two, other switches get their turn.
 SEND_CHUNK_BYTES = 32_768
 
+ETH_TYPE_IP = 0x0800
+_LAYER_4 = {TCP: "tcp", UDP: "udp"}
+
 _ANY_STATE = [sdn.HANDSHAKE_DISPATCHER, sdn.CONFIG_DISPATCHER, sdn.MAIN_DISPATCHER]
 
 
@@ -81,7 +84,8 @@ class FabricApp(sdn.App):  # type: ignore[misc]
         self.live: dict[str, Any] = {}
         self.connected_s: dict[Any, float] = {}
         self.barriers: dict[Any, int] = {}
-        self.sent: dict[Any, dict[int, str]] = {}
+        self.sent: dict[Any, dict[int, object]] = {}
+        self.waiting: Any = sdn.hub.Queue()
 
     @sdn.set_ev_cls(sdn.ofp_event.EventOFPStateChange, [*_ANY_STATE, sdn.DEAD_DISPATCHER])
     def on_state(self, event: Any) -> None:
@@ -113,15 +117,28 @@ class FabricApp(sdn.App):  # type: ignore[misc]
         self.board.installing(
             name, self.connected_s.get(datapath, time.monotonic()), rules=len(rules), groups=len(groups)
         )
-        self._send(datapath, name)
+        self.waiting.put((datapath, name))
+
+    def start(self) -> None:
+        """Called by the application manager: start the sender."""
+        super().start()
+        sdn.hub.spawn(self._sender)
+
+    def _sender(self) -> None:
+        # A thread of its own, so that a switch's barrier reply is not left lying while others are being served.
+        while True:
+            datapath, name = self.waiting.get()
+            if datapath.state != sdn.DEAD_DISPATCHER:
+                self._send(datapath, name)
 
     def _send(self, datapath: Any, name: str) -> None:
-        sent = self.sent[datapath] = {}
+        sent: dict[int, object] = {}
+        self.sent[datapath] = sent
         batch = bytearray()
-        for message, text in messages(datapath, self.ruleset, name):
+        for message, what in messages(datapath, self.ruleset, name):
             datapath.set_xid(message)
             message.serialize()
-            sent[message.xid] = text
+            sent[message.xid] = what
             batch += message.buf
             self.barriers[datapath] = message.xid  # the last message is the barrier that counts
             if len(batch) >= SEND_CHUNK_BYTES:
@@ -167,8 +184,8 @@ class FabricApp(sdn.App):  # type: ignore[misc]
             self.board.port_event(name, message.desc.port_no, reason, link_down, time.monotonic())
 
 
-def messages(datapath: Any, ruleset: RuleSet, name: str) -> Iterator[tuple[Any, str]]:
-    """OpenFlow messages that bring a switch to its rules, each with a text for errors. The last is a barrier."""
+def messages(datapath: Any, ruleset: RuleSet, name: str) -> Iterator[tuple[Any, object]]:
+    """OpenFlow messages that bring a switch to its rules, each with what it says. The last is a barrier."""
     ofproto, parser = datapath.ofproto, datapath.ofproto_parser
     yield (
         parser.OFPFlowMod(
@@ -189,9 +206,9 @@ def messages(datapath: Any, ruleset: RuleSet, name: str) -> Iterator[tuple[Any, 
     )
     yield parser.OFPBarrierRequest(datapath), "barrier"
     for group in ruleset.groups[name]:
-        yield _group_message(datapath, group), f"add {group}"
+        yield _group_message(datapath, group), group
     for rule in ruleset.rules[name]:
-        yield _rule_message(datapath, ruleset, rule), f"add {rule}"
+        yield _rule_message(datapath, ruleset, rule), rule
     yield parser.OFPBarrierRequest(datapath), "barrier"
 
 
@@ -221,22 +238,24 @@ def _rule_message(datapath: Any, ruleset: RuleSet, rule: Rule) -> Any:
         command=ofproto.OFPFC_ADD,
         priority=rule.priority,
         buffer_id=ofproto.OFP_NO_BUFFER,
-        match=parser.OFPMatch(**_match_fields(rule.match)),
+        # Ordered fields: with keywords the library converts each value back and forth, half of all the time here.
+        match=parser.OFPMatch(_ordered_fields=_match_fields(rule.match)),
         instructions=instructions,
     )
 
 
-def _match_fields(match: Match) -> dict[str, Any]:
-    destination = match.ipv4_dst if match.ipv4_dst_mask == MASK_HOST else (match.ipv4_dst, match.ipv4_dst_mask)
-    fields: dict[str, Any] = {"eth_type": 0x0800, "ipv4_dst": destination}
-    if match.ipv4_src is not None:
-        fields["ipv4_src"] = match.ipv4_src
+def _match_fields(match: Match) -> list[tuple[str, Any]]:
+    """Fields in the order of their OXM numbers, as OFPMatch keeps them."""
+    fields: list[tuple[str, Any]] = [("eth_type", ETH_TYPE_IP)]
     if match.ip_proto is not None:
-        fields["ip_proto"] = match.ip_proto
-        layer = {TCP: "tcp", UDP: "udp"}.get(match.ip_proto)
-        for side, value in (("src", match.tp_src), ("dst", match.tp_dst)):
-            if value is not None:
-                fields[f"{layer}_{side}"] = value
+        fields.append(("ip_proto", match.ip_proto))
+    if match.ipv4_src is not None:
+        fields.append(("ipv4_src", match.ipv4_src))
+    masked = match.ipv4_dst_mask != MASK_HOST
+    fields.append(("ipv4_dst", (match.ipv4_dst, match.ipv4_dst_mask) if masked else match.ipv4_dst))
+    for side, port in (("src", match.tp_src), ("dst", match.tp_dst)):
+        if port is not None and match.ip_proto is not None:
+            fields.append((f"{_LAYER_4[match.ip_proto]}_{side}", port))
     return fields
 
 
