@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import date
+from functools import lru_cache
 from pathlib import Path
 
 from scenario.errors import InputError
@@ -28,10 +29,10 @@ MAX_TOKENS = 10_000_000
 MAX_LINE_BYTES = 4096
 
 _STAMP = re.compile(
-    r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?\s?(Z|UTC|[+-]\d\d(?::?\d\d)?)?", re.ASCII
+    r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?\s?(Z|UTC|[+-]\d\d(?::?\d\d)?)?", re.ASCII
 )
 _COUNT = re.compile(r"-?\d{1,18}", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = date(1970, 1, 1)
 _FORMAT = f"rows of the form {','.join(HEADER)}, for example 2023-11-16 18:17:03.9799600,4808,10"
 
 
@@ -51,20 +52,31 @@ def parse_stamp_ns(text: str) -> int | None:
     match = _STAMP.fullmatch(text)
     if match is None:
         return None
-    day, clock, fraction, zone = match.groups()
+    day, hour, minute, second, fraction, zone = match.groups()
+    midnight_s, offset_s = _midnight_s(day), _zone_offset_s(zone)
+    # A leap second (60) is left out of Unix time; no trace has one.
+    if midnight_s is None or offset_s is None or int(hour) > 23 or int(minute) > 59 or int(second) > 59:
+        return None
+    seconds = midnight_s + int(hour) * 3600 + int(minute) * 60 + int(second) - offset_s
+    return seconds * 10**9 + int((fraction or "").ljust(9, "0"))
+
+
+@lru_cache(maxsize=64)
+def _midnight_s(day: str) -> int | None:
     try:
-        moment = datetime.strptime(f"{day} {clock}", "%Y-%m-%d %H:%M:%S").replace(tzinfo=_zone(zone))
+        return (date.fromisoformat(day) - _EPOCH).days * 86_400
     except ValueError:
         return None
-    return int((moment - _EPOCH) / timedelta(seconds=1)) * 10**9 + int((fraction or "").ljust(9, "0"))
 
 
-def _zone(text: str | None) -> timezone:
+def _zone_offset_s(text: str | None) -> int | None:
     if text is None or text in ("Z", "UTC"):
-        return UTC
+        return 0
     digits = text[1:].replace(":", "").ljust(4, "0")
-    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-    return timezone(-offset if text[0] == "-" else offset)
+    hours, minutes = int(digits[:2]), int(digits[2:])
+    if hours > 23 or minutes > 59:
+        return None
+    return (hours * 3600 + minutes * 60) * (-1 if text[0] == "-" else 1)
 
 
 def read_rows(path: Path) -> Iterator[AzureRow]:

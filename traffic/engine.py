@@ -87,7 +87,7 @@ class Engine:
         self._batch_count = 0
         self._transfers: dict[int, Live] = {}
         self._prefill_placer = Placer(scenario.serving.placement)
-        self._decode_placer = Placer(scenario.serving.placement)
+        self._decode_placer = Placer(scenario.serving.placement, drift=True)
         self._prefill_outstanding: dict[str, int] = {}
         self._decode_outstanding: dict[str, int] = {}
         self._build_instances(model)
@@ -190,14 +190,14 @@ class Engine:
     def _run_prefill(self, prefill: Prefill, t_s: float) -> None:
         taken = prefill.take_batch(t_s)
         if taken is not None:
-            start_s, batch = taken
+            t_s, batch = taken
             for live in batch:
                 live.batch = self._batch_count
-                live.mark("prefill_forward", start_s)
+                live.mark("prefill_forward", t_s)
                 live.step = Step.FORWARD
             tokens = sum(live.request.uncached_tokens for live in batch)
             self._timer(
-                start_s + prefill_batch_s(self._scenario, tokens), TimerKind.PREFILL_DONE, self._batch_count
+                t_s + prefill_batch_s(self._scenario, tokens), TimerKind.PREFILL_DONE, self._batch_count
             )
             self._batches[self._batch_count] = prefill
             self._batch_count += 1

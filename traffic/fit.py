@@ -16,8 +16,8 @@ def check_requests_fit(scenario: Scenario, model: KvModel, source: Source) -> No
         raise InputError(
             "serving.model",
             model.name,
-            f"request {longest.request_id} has {longest.input_tokens:,} input tokens; the context of this model"
-            f" is {model.max_context_tokens:,}",
+            f"request {longest.request_id} has {longest.input_tokens:,} input tokens; the context of this"
+            f" model is {model.max_context_tokens:,}",
             "Choose a model with a longer context, or a workload with shorter prompts.",
         )
     serving = scenario.serving

@@ -35,7 +35,7 @@ def decode_memory_bytes(scenario: Scenario) -> int:
     return round(scenario.serving.decode_kv_gb_per_gpu * BYTES_PER_GB * decode_gpus_per_target(scenario))
 
 
-@dataclass
+@dataclass(eq=False)
 class Prefill:
     """A prefill server: a FIFO queue, one batch at a time, and memory that is held until handoffs are
     confirmed."""
@@ -89,7 +89,7 @@ class Prefill:
         return "blocked" if self.queue else "waiting_work"
 
 
-@dataclass
+@dataclass(eq=False)
 class Decode:
     """A decode target: slots and memory, reserved in FIFO order before a handoff starts and freed at the last
     token."""

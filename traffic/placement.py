@@ -37,10 +37,18 @@ def round_robin(candidates: Sequence[str], turn: int) -> Choice:
 
 @dataclass
 class Placer:
-    """One gateway policy with its state. Round robin counts its turns per set of candidates (a block, or
-    everyone)."""
+    """One gateway policy with its state.
+
+    Round robin counts its turns per set of candidates (a block, or everyone). With `drift`, each of its
+    rounds starts one candidate later than the round before. The decode side needs it: prefill servers and
+    decode targets advance together, request by request, and their numbers have a common divisor. Two plain
+    rotations would stay in step for ever, and each prefill server would only ever meet a few of the targets
+    (server 1 of 4 a quarter of 16 GPUs, always those of rank 0): a pattern that decides which links are used
+    and that no service with several gateways or an uneven start has.
+    """
 
     policy: str
+    drift: bool = False
     _turns: dict[tuple[str, ...], int] = field(default_factory=dict)
 
     def choose(self, candidates: tuple[str, ...], outstanding_tokens: Mapping[str, int]) -> Choice:
@@ -50,5 +58,5 @@ class Placer:
         if self.policy == "round_robin":
             turn = self._turns.get(candidates, 0)
             self._turns[candidates] = turn + 1
-            return round_robin(candidates, turn)
+            return round_robin(candidates, turn + (turn // len(candidates) if self.drift else 0))
         raise InputError("serving.placement", self.policy, "allowed: round_robin, least_loaded")

@@ -40,7 +40,7 @@ class Step(Enum):
     TIMED_OUT = "no first token before the deadline"
 
 
-@dataclass
+@dataclass(eq=False)
 class Live:
     """A request and its state. Instants are model seconds; they never decrease (`mark`)."""
 
