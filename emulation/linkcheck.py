@@ -119,11 +119,11 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
         time.sleep(0.15)
         for qp in one.flows:
             flow = five_tuple(fabric, qp)
-            client = [
+            command = [
                 *("iperf3", "-c", flow.dst_ip, "-p", str(flow.dst_port), "-B", flow.src_ip),
                 *("--cport", str(flow.src_port), "-C", "reno", "-w", "400K", "-t", "10", "--connect-timeout", "5000"),
             ]
-            clients.append(network.net[qp.src.node].popen(client, **quiet))
+            clients.append(network.net[qp.src.node].popen(command, **quiet))
         time.sleep(_SETTLE_S)
         first = {node: (time.monotonic_ns(), dump.read()) for node, dump in dumps.items()}
         time.sleep(_MEASURE_S)

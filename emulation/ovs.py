@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from mininet.node import Switch  # type: ignore[import-untyped]
+from mininet.node import Switch
 
 from emulation.netns import Batch, inside
 from emulation.sandbox import STATE_DIR
@@ -21,7 +21,7 @@ from topologies.fabric import Switch as FabricSwitch
 SCHEMA = Path("/usr/share/openvswitch/vswitch.ovsschema")
 
 
-class NamespacedOvs(Switch):  # type: ignore[misc]
+class NamespacedOvs(Switch):
     """`start` and `stop` work one by one as in Mininet; `batchStartup` starts all at the same time."""
 
     def __init__(self, name: str, *, plan: FabricSwitch, controller: str, **params: object) -> None:

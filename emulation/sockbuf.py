@@ -11,6 +11,7 @@ import ctypes
 import os
 import re
 import socket
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 _PIDFD_GETFD = 438
@@ -32,18 +33,25 @@ def packet_sockets(pid: int) -> list[int]:
     return sorted(found)
 
 
-def deepen(pid: int, send_bytes: int, receive_bytes: int) -> int:
-    """Enlarge all AF_PACKET sockets of process `pid`; how many there were. Raises OSError."""
+def taken(pid: int, descriptors: Iterable[int]) -> Iterator[socket.socket]:
+    """Copies of another process's sockets. The caller closes each. Raises OSError."""
     pidfd = os.pidfd_open(pid)
     try:
-        descriptors = packet_sockets(pid)
         for descriptor in descriptors:
-            taken = _libc.syscall(_PIDFD_GETFD, pidfd, descriptor, 0)
-            if taken < 0:
+            copy = _libc.syscall(_PIDFD_GETFD, pidfd, descriptor, 0)
+            if copy < 0:
                 raise OSError(ctypes.get_errno(), "pidfd_getfd")
-            with socket.socket(fileno=taken) as sock:
-                sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, send_bytes)
-                sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, receive_bytes)
-        return len(descriptors)
+            yield socket.socket(fileno=copy)
     finally:
         os.close(pidfd)
+
+
+def deepen(pid: int, send_bytes: int, receive_bytes: int) -> int:
+    """Enlarge all AF_PACKET sockets of process `pid`; how many there were. Raises OSError."""
+    count = 0
+    for sock in taken(pid, packet_sockets(pid)):
+        with sock:
+            sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, send_bytes)
+            sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, receive_bytes)
+        count += 1
+    return count

@@ -107,6 +107,11 @@ class Fabric:
         return MappingProxyType({(end.node, end.port): link for link in self.links for end in (link.a, link.b)})
 
     @cached_property
+    def nodes(self) -> tuple[Gpu | Switch, ...]:
+        """GPUs, then switches."""
+        return (*self.gpus, *self.switches)
+
+    @cached_property
     def attachment(self) -> Mapping[tuple[str, int], End]:
         """(GPU name, port number) -> the switch end of its cable."""
         return MappingProxyType(

@@ -1,0 +1,137 @@
+"""Was the emulator itself the bottleneck? Measured with every run; a run outside its envelope is INVALID.
+
+Each check has a limit that was fixed before any comparison was looked at; docs/fidelity.md gives their reasons.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from emulation.losses import Losses
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Check:
+    """One measured value against its limit. `ok` None: told, not judged."""
+
+    name: str
+    value: float
+    unit: str
+    limit: str
+    ok: bool | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run knows about itself; see `judge` for the meaning of each."""
+
+    link_deviations: Sequence[float]
+    links_total: int
+    lone_deviations: Sequence[float]
+    losses: Losses
+    resolution_frames: float
+    budget_used: float
+    maxmin_ratios: Sequence[float]
+    sampler: Mapping[str, float]
+    sampler_period_ms: float
+    frame_time_ms: float
+    timer_lags_s: Sequence[float]
+    report_lags_s: Sequence[float]
+    cpu_share: float
+
+
+def judge(m: Measured) -> dict[str, object]:
+    """The content of fidelity.json."""
+    checks = [
+        _link_rates(m),
+        _lone_transfer(m),
+        _losses(m),
+        Check(
+            "resolution_frames", m.resolution_frames, "frames", ">= 20 (good: 50)", m.resolution_frames >= 20,
+            "frames per queue pair of the median handoff",
+        ),
+        Check(
+            "packet_budget_used_pct", 100 * m.budget_used, "%", "<= 100", m.budget_used <= 1,
+            "all senders at line rate, of the switch-hops/s this machine may forward",
+        ),
+        *_maxmin(m.maxmin_ratios),
+        *_lags(m),
+        Check(
+            "cpu_pct", 100 * m.cpu_share, "%", "<= 95", m.cpu_share <= 0.95,
+            "of all cores while serving",
+        ),
+    ]  # fmt: skip
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "valid": all(check.ok is not False for check in checks),
+        "checks": [asdict(check) for check in checks],
+    }
+
+
+def _link_rates(m: Measured) -> Check:
+    worst = max((abs(d) for d in m.link_deviations), default=math.nan)
+    return Check(
+        "link_rate_worst_deviation_pct", 100 * worst, "%", "<= 3", worst <= 0.03,
+        f"measured rate against configured, iperf3, worst of {len(m.link_deviations)} of {m.links_total} directed links",
+    )  # fmt: skip
+
+
+def _lone_transfer(m: Measured) -> Check:
+    middle = float(np.median(m.lone_deviations)) if len(m.lone_deviations) else math.nan
+    return Check(
+        "lone_transfer_deviation_pct", 100 * middle, "%", "<= 5", middle <= 0.05,
+        f"a median handoff alone against its bytes with headers at line rate, median of {len(m.lone_deviations)}",
+    )  # fmt: skip
+
+
+def _losses(m: Measured) -> Check:
+    lost = m.losses
+    explained = lost.queue_drops + lost.socket_drops
+    unexplained = max(0, lost.retransmits - explained)
+    return Check(
+        "packets_lost", float(explained + unexplained), "packets", "0 unexplained, 0 in sockets",
+        unexplained == 0 and lost.socket_drops == 0,
+        f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by switch sockets,"
+        f" {unexplained} TCP retransmissions without a drop",
+    )  # fmt: skip
+
+
+def _maxmin(ratios: Sequence[float]) -> list[Check]:
+    if not len(ratios):
+        return [Check("maxmin_ratio_median", math.nan, "x", "0.95 to 1.25", None, "no transfer finished")]
+    middle, high = (float(np.percentile(ratios, q)) for q in (50, 95))
+    return [
+        Check(
+            "maxmin_ratio_median", middle, "x", "0.95 to 1.25", 0.95 <= middle <= 1.25,
+            f"duration over that in the max-min replay of the same {len(ratios)} transfers",
+        ),
+        Check("maxmin_ratio_p95", high, "x", "<= 2", high <= 2.0, "the same, 95th percentile"),
+    ]  # fmt: skip
+
+
+def _lags(m: Measured) -> list[Check]:
+    def p99_ms(values: Sequence[float]) -> float:
+        return float(np.percentile(values, 99)) * 1e3 if len(values) else 0.0
+
+    timers, reports = p99_ms(m.timer_lags_s), p99_ms(m.report_lags_s)
+    limit_ms = max(10.0, 3 * m.frame_time_ms)
+    cpu = 100 * m.sampler.get("cpu_s", 0.0) / max(1e-9, m.sampler.get("wall_s", 1.0))
+    return [
+        Check(
+            "engine_lag_p99_ms", max(timers, reports), "wall ms", f"<= {limit_ms:.0f}", max(timers, reports) <= limit_ms,
+            f"timers late by {timers:.1f}, reports of ended transfers by {reports:.1f}",
+        ),
+        Check(
+            "sampler_lag_p99_ms", m.sampler.get("lag_p99_ms", math.nan), "wall ms", "told", None,
+            f"period {m.sampler_period_ms:.2f} ms, frame time {m.frame_time_ms:.2f} ms,"
+            f" {int(m.sampler.get('skipped', 0))} samples left out",
+        ),
+        Check("sampler_cpu_pct", cpu, "% of a core", "<= 15 wanted", None, "cost of the queue sampler"),
+    ]  # fmt: skip

@@ -1,0 +1,81 @@
+"""Runs a scenario from outside the sandbox: makes the run folder, starts the runner in a sandbox, hears its progress."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from emulation.sandbox import Sandbox, require_machine
+from results.writer import create_folder, write_yaml
+from scenario.errors import InputError, MachineError, RunError
+from scenario.models import Scenario
+
+Progress = Callable[[dict[str, object]], None]
+
+#: After Ctrl-C the runner has this long to write what it measured; then the sandbox ends.
+GRACE_S = 2.5
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: 0 good, 130 interrupted (with what was measured in the folder, if serving had begun)."""
+
+    exit_code: int
+    wall_s: float
+
+
+def new_run_folder(path: Path, scenario: Scenario) -> Path:
+    """Make an empty run folder with its scenario. Raises InputError when there is a run in it already."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError("run folder", str(path), "must be new or empty", "choose another with --out")
+    create_folder(path)
+    write_yaml(path / "scenario.yaml", scenario.model_dump(mode="json"))
+    return path
+
+
+def run(folder: Path, scenario: Scenario, budget_hops_per_s: float, progress: Progress) -> Ended:
+    """Run `scenario` (scale resolved) into `folder`. Raises RunError, InputError or MachineError."""
+    require_machine()
+    new_run_folder(folder, scenario)
+    began = time.monotonic()
+    code = sandboxed(["emulation.runner", str(folder.resolve()), repr(budget_hops_per_s)], folder, progress)
+    return Ended(code, time.monotonic() - began)
+
+
+def sandboxed(argv: list[str], folder: Path, progress: Progress) -> int:
+    """Run a module of ours in a sandbox; its lines of JSON go to `progress`. Returns 0 or 130, raises on other ends."""
+    failure = ""
+    with open(folder / "runner.log", "wb") as log, Sandbox(argv, stderr=log) as sandbox:
+        assert sandbox.process.stdout is not None
+        try:
+            for line in sandbox.process.stdout:
+                message = json.loads(line)
+                if "error" in message:
+                    failure = str(message["error"])
+                else:
+                    progress(message)
+            code = sandbox.wait(30)
+        except KeyboardInterrupt:
+            sandbox.interrupt()
+            try:
+                sandbox.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                pass  # leaving the block ends it; finished files are whole
+            return 130
+    if code in (0, 130):
+        return code
+    text = failure or _last_lines(folder / "runner.log") or f"the runner ended with status {code}"
+    if code == 2:
+        raise InputError("scenario", folder.name, text)
+    if code == 3:
+        raise MachineError(text, "zcube doctor says what this machine has")
+    raise RunError(f"{text}\n  logs are in {folder}")
+
+
+def _last_lines(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return "\n".join(lines[-3:])

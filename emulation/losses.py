@@ -1,0 +1,47 @@
+"""Where packets were lost while serving: full queues, the switches' own sockets, or nowhere (spurious retransmission)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from emulation.network import EmulatedNetwork
+from emulation.qdisc_dump import QdiscDump, decode
+from emulation.sockbuf import packet_sockets, taken
+
+_SOL_PACKET, _PACKET_STATISTICS = 263, 6
+
+
+class Losses:
+    """Counters from its making until `finish`."""
+
+    def __init__(self, network: EmulatedNetwork) -> None:
+        self._network = network
+        self._queue_before = self._queue_drops()
+        self._sockets_since()  # reading resets them
+        self.queue_drops = self.socket_drops = self.retransmits = 0
+
+    def finish(self, agents: Mapping[str, float]) -> None:
+        """Read everything again; `agents` are the totals of `AgentPool.statistics`."""
+        self.queue_drops = self._queue_drops() - self._queue_before
+        self.socket_drops = self._sockets_since()
+        self.retransmits = int(agents["retransmits"])
+
+    def _queue_drops(self) -> int:
+        total = 0
+        for owner in self._network.fabric.nodes:
+            dump = QdiscDump(self._network.node_pid(owner.name))
+            data = dump.read()
+            layout = dump.layout(data)
+            total += sum(int(decode([data], layout, port.name)["drops"].item()) for port in owner.ports)
+        return total
+
+    def _sockets_since(self) -> int:
+        """Frames that arrived at a switch and found its receive buffer full, since the last reading."""
+        total = 0
+        for switch in self._network.switches:
+            for sock in taken(switch.daemon_pid, packet_sockets(switch.daemon_pid)):
+                with sock:
+                    _, drops = struct.unpack("II", sock.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))
+                    total += drops
+        return total

@@ -1,0 +1,107 @@
+"""meta.json: what the numbers were made with. Kept with the data, since it decides how far they can be compared."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+from emulation.network import HOST_SYSCTLS, OFFLOADS_OFF, EmulatedNetwork
+from emulation.netns import read_sysctls
+from results.schema import SCHEMA_VERSION
+from scenario.models import Scenario
+from scenario.scale import Scale
+
+
+def scenario_sha256(scenario: Scenario) -> str:
+    """Hash of the resolved scenario's JSON."""
+    return hashlib.sha256(scenario.model_dump_json().encode()).hexdigest()
+
+
+def workload_sha256(scenario: Scenario) -> str:
+    """Hash of what decides the requests: workload, serving and seed (not the fabric or the scale)."""
+    parts = (scenario.workload.model_dump_json(), scenario.serving.model_dump_json(), str(scenario.seed))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def collect(
+    scenario: Scenario,
+    scale: Scale,
+    network: EmulatedNetwork,
+    *,
+    start_ns: int,
+    window_s: tuple[float, float],
+    controller: dict[str, object],
+) -> dict[str, object]:
+    """The whole of meta.json. `window_s` is the stretch of model time over which throughput is counted."""
+    some_gpu = network.fabric.gpus[0]
+    some_switch = network.fabric.switches[0]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "zcube_version": metadata.version("zcube-testbed"),
+        "executor": "emulation",
+        "name": scenario.name,
+        "scenario_sha256": scenario_sha256(scenario),
+        "workload_sha256": workload_sha256(scenario),
+        "seed": scenario.seed,
+        "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "kernel": platform.release(),
+        "ovs_version": _first_line(["ovs-vswitchd", "--version"]),
+        "mininet": _mininet_version(),
+        "python": platform.python_version(),
+        "controller": controller.get("sdn"),
+        "cpu_model": cpu_model(),
+        "cores": os.cpu_count(),
+        "scale": {
+            "rate_factor": scale.rate_factor,
+            "dilation": scale.dilation,
+            "frame_bytes": scale.frame_bytes,
+            "mss_bytes": scale.mss_bytes,
+            "model_bytes_per_frame": scale.model_bytes_per_frame,
+        },
+        "shape": scenario.serving.shape,
+        "layout": scenario.serving.layout,
+        "striping": scenario.routing.striping,
+        "bundle": scenario.fabric.bundle if scenario.fabric.kind == "zcube" else None,
+        "policy": scenario.policy,
+        "congestion_control": scenario.transport.congestion_control,
+        "inflight_cap_frames": scenario.transport.inflight_cap_frames,
+        "queue_limit_frames": {
+            "nic": network.queue_limit_frames(some_gpu.name),
+            **{switch.tier: network.queue_limit_frames(switch.name) for switch in network.fabric.switches},
+        },
+        "qdiscs": {
+            "kind": "tbf",
+            "nic": str(network.shapes[network.node_pid(some_gpu.name)][0]),
+            "switch": str(network.shapes[network.node_pid(some_switch.name)][-1]),
+        },
+        "offloads": " ".join(OFFLOADS_OFF),
+        "datapath": "netdev (userspace), one Open vSwitch per switch",
+        "sysctls": read_sysctls(network.node_pid(some_gpu.name), sorted(HOST_SYSCTLS)),
+        "t0_monotonic_s": start_ns / 1e9,
+        "window": {"t_start_s": window_s[0], "t_end_s": window_s[1]},
+        "bringup_wall_s": dict(network.bringup_wall_s),
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name as the kernel gives it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _first_line(argv: list[str]) -> str:
+    lines = subprocess.run(argv, capture_output=True, text=True, check=False).stdout.splitlines()
+    return lines[0] if lines else "unknown"
+
+
+def _mininet_version() -> str:
+    from mininet.net import VERSION
+
+    return str(VERSION)

@@ -1,0 +1,306 @@
+"""One run, from inside the sandbox: fabric up, checks, serving, and everything measured into the run folder.
+
+Started by `emulation.launch` as `python -m emulation.runner RUN_FOLDER BUDGET`; the folder holds scenario.yaml with
+the scale resolved. Progress goes to standard output, one JSON object a line. SIGINT ends the serving, keeps what was
+measured and exits with 130.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import traceback
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from emulation import fidelity, meta, network, sockbuf, transfers
+from emulation.agents import AgentPool
+from emulation.control import Controller, make_plan
+from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
+from emulation.losses import Losses
+from emulation.network import EmulatedNetwork
+from emulation.sampling import SamplerProcess, sample_hz
+from emulation.sandbox import STATE_DIR
+from emulation.serve import ServingLoop
+from results.reader import RunFolder
+from results.schema import GPUS, REQUESTS, TRANSFERS
+from results.writer import EventLog, write_json, write_table
+from scenario.errors import RunError, TestbedError
+from scenario.models import Scenario
+from scenario.scale import ACK_SHARE, Scale
+from topologies.build import build
+from topologies.paths import path, queue_pairs
+from traffic.budget import Demand, demand
+from traffic.engine import Engine
+from traffic.shapes import planned_pairs
+from traffic.sources import make_source
+
+#: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
+SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES = 512 << 20, 64 << 20
+LONE_TRANSFERS = 5
+
+
+class Interrupted(Exception):
+    """SIGINT during set-up: there is nothing to keep yet."""
+
+
+def say(**message: object) -> None:
+    """One line of progress."""
+    print(json.dumps(message), flush=True)
+
+
+@dataclass
+class CpuClock:
+    """Busy share of all cores since it was made (/proc/stat)."""
+
+    began: list[int] = field(default_factory=lambda: _cpu_times())
+
+    def busy_share(self) -> float:
+        """0 to 1."""
+        spent = [now - then for then, now in zip(self.began, _cpu_times(), strict=True)]
+        total = sum(spent)
+        return 1 - (spent[3] + spent[4]) / total if total else 0.0
+
+
+def _cpu_times() -> list[int]:
+    with open("/proc/stat", encoding="ascii") as file:
+        return [int(value) for value in file.readline().split()[1:9]]
+
+
+class Run:
+    """The steps of a run, in order; each leaves what the next one needs."""
+
+    def __init__(self, folder: Path, scenario: Scenario, budget_hops_per_s: float) -> None:
+        self.folder, self.scenario, self.budget_hops_per_s = folder, scenario, budget_hops_per_s
+        self.stop_asked = False
+        signal.signal(signal.SIGINT, self._on_interrupt)
+        settings = scenario.scale
+        if settings.rate_factor is None or settings.dilation is None:
+            raise RunError("the scale is not resolved; start runs with `zcube run`")
+        self.scale = Scale(settings.rate_factor, settings.dilation, settings.frame_bytes)
+        self.fabric = build(scenario.fabric)
+        self.source = make_source(scenario)
+        self.engine = Engine(scenario, self.source)
+        self.demand: Demand = demand(scenario, self.fabric, self.source)
+        self.pairs = planned_pairs(scenario)
+        self.queue_pairs = [
+            qp for src, dst in self.pairs for qp in queue_pairs(self.fabric, src, dst, scenario.routing.queue_pairs)
+        ]
+        self.events = EventLog(folder / "events.jsonl")
+        self.logs: list[IO[bytes]] = []
+
+    def _on_interrupt(self, *_: object) -> None:
+        self.stop_asked = True
+
+    def _log(self, name: str) -> IO[bytes]:
+        log = open(self.folder / f"{name}.log", "wb")  # noqa: SIM115 (kept open for the processes that write it)
+        self.logs.append(log)
+        return log
+
+    def _step(self, phase: str) -> None:
+        if self.stop_asked:
+            raise Interrupted
+        say(phase=phase)
+        self.events.write({"event": phase, "t_monotonic_s": time.monotonic()})
+
+    def execute(self) -> int:
+        """Run everything; the process's exit code."""
+        self._step("starting controller, switches and hosts")
+        net, controller = self._bring_up()
+        self._step("checking every link")
+        rates = check_links(net, self.rounds)
+        self._step("opening queue pairs")
+        pool = AgentPool(
+            net, self.queue_pairs, self.scale, self.scenario.routing, self.scenario.transport, self._log("agents")
+        )
+        self._step("timing lone transfers")
+        lone = self._lone_deviations(pool)
+        sampler, loop, cpu_share, losses = self._serve(net, pool)
+        self._keep(net, controller, rates, lone, sampler, loop, cpu_share, losses)
+        pool.close()
+        controller.close()
+        return 130 if self.stop_asked else 0
+
+    def _bring_up(self) -> tuple[EmulatedNetwork, Controller]:
+        began = time.monotonic()
+        gbps_per_hop = 1e9 * self.scale.rate_factor / (8 * self.scale.frame_bytes) * ACK_SHARE
+        self.rounds: list[Round] = plan_rounds(
+            self.fabric,
+            self.scenario.seed,
+            qp_index=self.scenario.routing.queue_pairs,
+            switch_hop_gbps_per_round=self.budget_hops_per_s / gbps_per_hop,
+        )
+        rates = network.EmulatedRates(
+            self.scale.rate_bps(1), self.scale.frame_bytes, self.scenario.transport.asic_buffer_frames
+        )
+        plan = make_plan(self.scenario, [*self.queue_pairs, *planned_flows(self.rounds)])
+        network.make_management_bridge()
+        controller = Controller(plan, STATE_DIR, self._log("controller"))
+        net = network.build(self.fabric, rates)
+        network.start_switches(net)
+        status = controller.wait_confirmed()
+        net.bringup_wall_s["all rules confirmed"] = time.monotonic() - began
+        self.events.write({"event": "rules confirmed", "t_monotonic_s": time.monotonic(), "status": status})
+        say(phase="rules confirmed", wall_s=round(net.bringup_wall_s["all rules confirmed"], 2))
+        write_json(self.folder / "fabric.json", self.fabric.to_json())
+        from controller.ruleset import rules_json
+
+        write_json(self.folder / "rules.json", rules_json(plan.rules(self.fabric)))
+        self._first_packets(net)
+        return net, controller
+
+    def _first_packets(self, net: EmulatedNetwork) -> None:
+        """Ping over every switch, so that the daemons' sockets exist, then give those deep buffers. Raises RunError."""
+        count = len(self.fabric.gpus)
+        pings = []
+        for at, gpu in enumerate(self.fabric.gpus):
+            for port in self.fabric.gpus[(at + count // 2 + 1) % count].ports:
+                ping = ["ping", "-c", "1", "-W", "5", str(port.ip)]
+                pings.append((gpu.name, port.ip, net.net[gpu.name].popen(ping, stdout=subprocess.DEVNULL)))
+        failed = [(src, dst) for src, dst, process in pings if process.wait()]
+        if failed:
+            raise RunError(f"{len(failed)} of {len(pings)} first pings failed, such as {failed[0][0]} -> {failed[0][1]}")
+        for switch in net.switches:
+            if not sockbuf.deepen(switch.daemon_pid, SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES):
+                raise RunError(f"{switch.name} has no packet sockets to enlarge")
+
+    def _lone_deviations(self, pool: AgentPool) -> list[float]:
+        """Median handoffs, one at a time: wall time over that of their bytes with headers at line rate, less 1.
+
+        One frame time per egress after the first is the store-and-forward of any packet network; it is allowed for.
+        """
+        payload = self.scale.payload_bytes(self.demand.median_transfer_bytes)
+        found = []
+        for number in range(LONE_TRANSFERS):
+            src, dst = self.pairs[number * len(self.pairs) // LONE_TRANSFERS]
+            qps = [qp for qp in self.queue_pairs if (qp.src.node, qp.dst.node) == (src, dst)]
+            gbps = sum({qp.src: self.fabric.port(qp.src.node, qp.src.port).gbps for qp in qps}.values())
+            hops = len(path(self.fabric, qps[0], self.scenario.seed).egress) - 1
+            port_gbps = self.fabric.gpus[0].ports[0].gbps
+            ideal = self.scale.wire_bytes(payload) * 8 / self.scale.rate_bps(gbps)
+            ideal += hops * self.scale.frame_time_wall_s(port_gbps)
+            found.append(pool.transfer_alone(src, dst, payload, 20 * ideal + 5) / ideal - 1)
+        return found
+
+    def _serve(
+        self, net: EmulatedNetwork, pool: AgentPool
+    ) -> tuple[dict[str, float], ServingLoop, float, Losses]:
+        switch_hz = sample_hz(self.scenario.fabric, self.scenario.telemetry, self.scale)
+        sampler = SamplerProcess(
+            net,
+            pool.sockets,
+            self.folder / "ports.parquet",
+            self.scale,
+            switch_hz,
+            self.scenario.telemetry.gpu_hz,
+            self._log("sampler"),
+        )
+        losses = Losses(net)
+        self._step("serving")
+        start_ns = time.monotonic_ns() + 200_000_000
+        sampler.start(start_ns)
+        cpu = CpuClock()
+        loop = ServingLoop(self.engine, pool, self.scale, start_ns)
+        shown = time.monotonic()
+
+        def progress(now: ServingLoop) -> None:
+            nonlocal shown
+            if time.monotonic() - shown >= 0.5:
+                shown = time.monotonic()
+                say(phase="serving", done=now.first_tokens, of=self.source.count)
+
+        loop.run(lambda: self.stop_asked, progress)
+        cpu_share = cpu.busy_share()
+        statistics_of_sampler = sampler.finish()
+        losses.finish(pool.statistics())
+        self.events.write({"event": "served", "interrupted": self.stop_asked, "t_monotonic_s": time.monotonic()})
+        return statistics_of_sampler, loop, cpu_share, losses
+
+    def _keep(
+        self,
+        net: EmulatedNetwork,
+        controller: Controller,
+        rates: list[LinkRate],
+        lone: list[float],
+        sampler: dict[str, float],
+        loop: ServingLoop,
+        cpu_share: float,
+        losses: Losses,
+    ) -> None:
+        say(phase="writing results")
+        sent = list(loop.transfers.values())
+        reference = transfers.references(self.fabric, self.scenario, self.scale, sent)
+        write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
+        write_table(self.folder / "gpus.parquet", GPUS, self.engine.gpu_states)
+        write_table(
+            self.folder / "transfers.parquet",
+            TRANSFERS,
+            transfers.rows(self.fabric, self.scenario, self.scale, sent, reference, loop.start_ns),
+        )
+        measured = fidelity.Measured(
+            link_deviations=[rate.deviation for rate in rates],
+            links_total=2 * len(self.fabric.links),
+            lone_deviations=lone,
+            losses=losses,
+            resolution_frames=self.demand.resolution_frames(self.scale),
+            budget_used=self.demand.hops_per_s(self.scale) / self.budget_hops_per_s,
+            maxmin_ratios=[
+                (loop.model_s(item.done.t_ns) - item.t_submit_s) / reference[item.order.transfer_id].ideal_s
+                for item in sent
+                if item.done is not None
+            ],
+            sampler=sampler,
+            sampler_period_ms=1e3 / sample_hz(self.scenario.fabric, self.scenario.telemetry, self.scale),
+            frame_time_ms=1e3 * self.scale.frame_time_wall_s(self.scenario.fabric.gpu_gbps),
+            timer_lags_s=loop.timer_lags_s,
+            report_lags_s=loop.report_lags_s,
+            cpu_share=cpu_share,
+        )
+        verdict = fidelity.judge(measured)
+        verdict["links"] = [
+            {"node": r.end.node, "port": r.end.port, "configured_bps": r.configured_bps, "measured_bps": r.measured_bps}
+            for r in rates
+        ]
+        verdict["lone_transfer_deviations"] = lone
+        verdict["median_link_deviation_pct"] = 100 * statistics.median(rate.deviation for rate in rates)
+        verdict["sampler"] = sampler
+        write_json(self.folder / "fidelity.json", verdict)
+        write_json(
+            self.folder / "meta.json",
+            {
+                **meta.collect(
+                    self.scenario,
+                    self.scale,
+                    net,
+                    start_ns=loop.start_ns,
+                    window_s=self.demand.window_s,
+                    controller=controller.status(),
+                ),
+                "interrupted": self.stop_asked,
+            },
+        )
+
+
+def main(argv: list[str]) -> int:
+    """Run the folder's scenario; exit codes of the command line."""
+    folder = Path(argv[0])
+    try:
+        return Run(folder, RunFolder(folder).scenario(), float(argv[1])).execute()
+    except Interrupted:
+        return 130
+    except TestbedError as error:
+        say(error=str(error))
+        return error.exit_code
+    except Exception:  # the caller shows one message; the traceback is for who mends it
+        (folder / "failure.txt").write_text(traceback.format_exc())
+        say(error=f"{traceback.format_exc().splitlines()[-1]}\n  the traceback is in {folder / 'failure.txt'}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,63 @@
+"""What a scenario asks of the network, before anything starts: senders, handoff sizes, and the window that counts."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+
+from scenario.models import Scenario
+from scenario.scale import Scale, switch_hops_per_s
+from topologies.fabric import Fabric
+from topologies.paths import path, queue_pairs
+from traffic.kv import kv_model
+from traffic.requests import Source
+from traffic.shapes import handoff, planned_pairs
+
+
+@dataclass(frozen=True)
+class Demand:
+    """`senders_gbps`: sum of the NIC rates that can send at once; `hops`: switches on the longest path.
+
+    `median_transfer_bytes`: model bytes of the median flow (GPU to GPU) of a measured handoff;
+    `queue_pairs_per_transfer`: over how many it is split; `window_s`: first to last nominal measured arrival.
+    """
+
+    senders_gbps: float
+    hops: int
+    median_transfer_bytes: float
+    queue_pairs_per_transfer: int
+    window_s: tuple[float, float]
+
+    def hops_per_s(self, scale: Scale) -> float:
+        """Switch-hops a second with every sender at line rate, ACKs counted."""
+        return switch_hops_per_s(scale.rate_factor, self.senders_gbps, self.hops, scale.frame_bytes)
+
+    def resolution_frames(self, scale: Scale) -> float:
+        """Frames per queue pair of the median handoff."""
+        return scale.resolution_frames(self.median_transfer_bytes, self.queue_pairs_per_transfer)
+
+
+def demand(scenario: Scenario, fabric: Fabric, source: Source) -> Demand:
+    """Work it out from the plan and the fixed set of requests."""
+    pairs = planned_pairs(scenario)
+    model = kv_model(scenario.serving.model)
+    measured = [r for r in source.requests if r.request_id in source.measured_ids]
+    median_bytes = statistics.median(model.kv_bytes(r.input_tokens) for r in measured)
+    tp = scenario.fabric.gpus_per_server
+    ranks = [f"rank{i}" for i in range(tp)]
+    flows = handoff(scenario.serving.shape, ranks, ranks if scenario.serving.shape == "A" else "one", int(median_bytes))
+    per_pair = 1 if scenario.routing.qp_policy == "round_robin" else scenario.routing.queue_pairs
+    qps = queue_pairs(fabric, *pairs[0], per_pair)
+    arrivals = [at for at, request in source.initial() if request.request_id in source.measured_ids]
+    hops = max(
+        len(path(fabric, qp, scenario.seed).switches)
+        for src, dst in pairs
+        for qp in queue_pairs(fabric, src, dst, scenario.routing.queue_pairs)
+    )
+    return Demand(
+        senders_gbps=scenario.fabric.gpu_gbps * len({src for src, _ in pairs}),
+        hops=hops,
+        median_transfer_bytes=float(statistics.median(size for _, _, size in flows)),
+        queue_pairs_per_transfer=len(qps),
+        window_s=(min(arrivals), max(arrivals)) if arrivals else (0.0, 0.0),
+    )
