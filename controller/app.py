@@ -61,7 +61,7 @@ def configure(settings: Settings) -> None:
     _settings = settings
 
 
-class FabricApp(sdn.App):  # type: ignore[misc]
+class FabricApp(sdn.App):
     """One instance serves all switches. Its handlers run one after the other."""
 
     OFP_VERSIONS = [sdn.ofproto_v1_3.OFP_VERSION]  # noqa: RUF012  the library's interface
@@ -125,7 +125,7 @@ class FabricApp(sdn.App):  # type: ignore[misc]
         sdn.hub.spawn(self._sender)
 
     def _sender(self) -> None:
-        # A thread of its own, so that a switch's barrier reply is not left lying while others are being served.
+        # A thread of its own: a switch's barrier reply must not wait until the others have been served.
         while True:
             datapath, name = self.waiting.get()
             if datapath.state != sdn.DEAD_DISPATCHER:
@@ -158,7 +158,8 @@ class FabricApp(sdn.App):  # type: ignore[misc]
         switch = self.board.switches[name]
         LOG.info(
             "%s: %d rules, %d groups confirmed after %s ms (%d of %d switches)",
-            name, switch.rules_sent, switch.groups_sent, switch.wall_ms, self.board.confirmed, self.board.expected,
+            name, switch.rules_sent, switch.groups_sent, switch.wall_ms,
+            self.board.confirmed, self.board.expected,
         )  # fmt: skip
 
     @sdn.set_ev_cls(sdn.ofp_event.EventOFPErrorMsg, _ANY_STATE)
@@ -178,7 +179,11 @@ class FabricApp(sdn.App):  # type: ignore[misc]
         name = self.name_of.get(message.datapath.id)
         if name is not None:
             ofproto = message.datapath.ofproto
-            reasons = {ofproto.OFPPR_ADD: "add", ofproto.OFPPR_DELETE: "delete", ofproto.OFPPR_MODIFY: "modify"}
+            reasons = {
+                ofproto.OFPPR_ADD: "add",
+                ofproto.OFPPR_DELETE: "delete",
+                ofproto.OFPPR_MODIFY: "modify",
+            }
             link_down = bool(message.desc.state & ofproto.OFPPS_LINK_DOWN)
             reason = reasons.get(message.reason, str(message.reason))
             self.board.port_event(name, message.desc.port_no, reason, link_down, time.monotonic())
@@ -238,7 +243,7 @@ def _rule_message(datapath: Any, ruleset: RuleSet, rule: Rule) -> Any:
         command=ofproto.OFPFC_ADD,
         priority=rule.priority,
         buffer_id=ofproto.OFP_NO_BUFFER,
-        # Ordered fields: with keywords the library converts each value back and forth, half of all the time here.
+        # Ordered fields: with keywords the library converts each value back and forth, half of the time here.
         match=parser.OFPMatch(_ordered_fields=_match_fields(rule.match)),
         instructions=instructions,
     )

@@ -1,7 +1,7 @@
 """A dataplane in memory: executes a RuleSet as Open vSwitch would, and walks a packet from port to port.
 
-So forwarding is proved without root and without a switch. Whatever a real fabric would only show as a lost packet
-is an error with a name here: a drop, a loop, a wrong last-hop MAC, rules that overlap at one priority.
+So forwarding is proved without root and without a switch. Whatever a real fabric would only show as a lost
+packet is an error with a name here: a drop, a loop, a wrong last-hop MAC, rules that overlap at one priority.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from topologies.addresses import ip_to_int
 from topologies.fabric import End, Fabric
 from topologies.paths import FiveTuple, Path
 
-#: Picks a port of a select group: (switch, group, flow) -> port. Open vSwitch's own hash cannot be known here.
+#: Picks a port of a select group: (switch, group, flow) -> port. Open vSwitch's own hash is not known here.
 Choice = Callable[[str, SelectGroup, FiveTuple], int]
 
 MAX_SWITCHES = 8
@@ -37,7 +37,7 @@ class Loop(PlaneError):
 
 
 class Misdelivered(PlaneError):
-    """The packet reached a GPU port that is not its destination, or with a MAC that the NIC would not accept."""
+    """The packet reached a GPU port that is not its destination, or with a MAC that is not the NIC's."""
 
 
 class BadRules(PlaneError):
@@ -92,7 +92,7 @@ class FlowTable:
         self._order = sorted(self._by_priority, reverse=True)
 
     def lookup(self, flow: FiveTuple) -> Rule | None:
-        """The rule that a packet hits. Raises BadRules when two of one priority match: OpenFlow says nothing then."""
+        """The rule that a packet hits. Raises BadRules when two of one priority match."""
         for priority in self._order:
             hits = [
                 entries[key]
@@ -122,7 +122,7 @@ class FakePlane:
         }
 
     def walk(self, src: End, flow: FiveTuple) -> Path:
-        """Send one packet out of a GPU port and follow it. Raises PlaneError unless its destination takes it."""
+        """Send one packet out of a GPU port and follow it. Raises PlaneError unless it arrives."""
         nic = self.fabric.port(src.node, src.port)
         packet = Packet(eth_dst=nic.mac or "", flow=flow)  # ARP is off: the frame carries the sender's own MAC
         egress, visited = [src], set[str]()

@@ -1,8 +1,12 @@
-"""Start the controller: `python -m controller.launch --plan plan.json --status status.json`, or `--topo zcube,32,8`.
+"""Start the controller.
 
-Our own launcher, because ryu-manager does not start on current eventlet and os-ken no longer has one. The library is
-chosen by ZCUBE_SDN=ryu (default) or os-ken. Runs until SIGTERM (status 0) or SIGINT (130).
-Status 1: the controller stopped by itself; 2: bad plan; 3: the port is taken, or the library is missing.
+    python -m controller.launch --plan plan.json --status status.json --listen 127.0.0.1 --port 6653
+    python -m controller.launch --topo zcube,32,8
+
+Our own launcher, because ryu-manager does not start on current eventlet and os-ken no longer has one. The
+library is chosen by ZCUBE_SDN=ryu (default) or os-ken. Runs until SIGTERM (exit status 0) or SIGINT (130).
+Exit status 1: the controller stopped by itself; 2: bad plan; 3: the port is taken, or the library is
+missing.
 """
 
 from __future__ import annotations
@@ -30,13 +34,16 @@ class LaunchError(Exception):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Parse the command line and serve. Returns an exit status when it could not; ends the process otherwise."""
+    """Parse the command line and serve. Returns an exit status only when it could not."""
     options = _parser().parse_args(argv)
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.DEBUG if options.verbose else logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
+    if not options.verbose:
+        for library in ("ryu", "os_ken"):
+            logging.getLogger(library).setLevel(logging.WARNING)
     try:
         plan = from_topo(options.topo) if options.topo else load(options.plan)
         serve(plan, options.status, options.listen, options.port)
@@ -50,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve(plan: Plan, status_path: Path | None, host: str, port: int) -> None:
-    """Run the controller in this process until a signal ends it. Raises PlanError or LaunchError before it starts."""
+    """Run the controller in this process until a signal ends it. Raises PlanError, LaunchError."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     fabric = plan.build()
@@ -72,7 +79,7 @@ def serve(plan: Plan, status_path: Path | None, host: str, port: int) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raise LaunchError when one cannot listen there: the library would only log a traceback in a thread and hang."""
+    """Raise LaunchError when one cannot listen there: the library would only log a traceback, and hang."""
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -95,14 +102,16 @@ def _end(number: int, _frame: FrameType | None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m controller.launch",
-        description="SDN controller of the testbed: installs the paths of the plan on every switch that connects.",
+        description="SDN controller of the testbed: installs the plan's paths on every switch that connects.",
         epilog="for stock Mininet: python -m controller.launch --topo zcube,32,8 and, in a second terminal, "
         "sudo mn --custom topologies/mn.py --topo zcube,32,8 --controller remote --switch ovs,datapath=user",
     )
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--plan", type=Path, metavar="FILE", help="plan.json: fabric, seed, planned queue pairs")
     source.add_argument("--topo", metavar="TOPO", help="as for mn: zcube,GPUS,GPUS_PER_SWITCH or roft,GPUS,ASIC_PORTS")
-    parser.add_argument("--status", type=Path, metavar="FILE", help="where to keep the state of the installation (JSON)")
+    parser.add_argument(
+        "--status", type=Path, metavar="FILE", help="where to keep the state of the installation (JSON)"
+    )
     parser.add_argument("--listen", default=DEFAULT_HOST, metavar="ADDRESS", help="default %(default)s")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="default %(default)s")
     parser.add_argument("--verbose", action="store_true", help="log the library's messages too")

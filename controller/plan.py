@@ -1,6 +1,7 @@
-"""What the controller is told: the fabric, the seed, the queue pairs to plan. A JSON file, or a string as of `mn --topo`.
+"""What the controller is told: the fabric, the seed, the queue pairs to plan.
 
-`plan.json` (only `schema_version` and `fabric.kind`, `fabric.gpus` are required; the rest has defaults):
+A JSON file, or a string as for `mn --topo`. In `plan.json`, `schema_version`, `fabric.kind` and
+`fabric.gpus` are required; the rest has these defaults:
 
     {"schema_version": 1,
      "fabric": {"kind": "zcube", "gpus": 32, "gpus_per_server": 4, "gpu_gbps": 400.0, "asic_ports": 8,
@@ -8,8 +9,8 @@
      "seed": 1,
      "version": 1,              rule-set version, carried in every cookie
      "protocols": [6],          of the exact matches: 6 TCP, 17 UDP
-     "planned": [["gpu1", 1, "gpu2", 2, 0], ...],   source, its port, destination, its port, index;
-                                                    or a number q: q queue pairs for every ordered GPU pair and port pair
+     "planned": [],             [["gpu1", 1, "gpu2", 2, 0], ...]: source, port, destination, port, index;
+                                or a number q: q queue pairs for every ordered GPU pair and port pair
      "expected": null}          switches that must confirm; null: all of the fabric
 """
 
@@ -86,9 +87,7 @@ class Plan:
         """The rules of the fabric that `build` gave. Raises PlanError for a queue pair without a path."""
         planned = tuple(walk_all_pairs(fabric, self.planned)) if isinstance(self.planned, int) else self.planned
         try:
-            return rules(
-                fabric, seed=self.seed, planned=planned, protocols=self.protocols, version=self.version
-            )
+            return rules(fabric, seed=self.seed, planned=planned, protocols=self.protocols, version=self.version)
         except (FabricError, KeyError) as error:
             raise PlanError("planned", str(error), "every pair needs two GPU ports that a path joins") from error
 
@@ -187,7 +186,10 @@ def _planned(value: object) -> tuple[QueuePair, ...] | int:
 
 
 def from_topo(text: str) -> Plan:
-    """Plan of a `mn --topo` string: `zcube,N,k[,m]` or `roft,N,R`, then `bundle=`, `gpus_per_server=`. Raises PlanError."""
+    """Plan of a `mn --topo` string: `zcube,N,k[,m]` or `roft,N,R`, then `bundle=`, `gpus_per_server=`.
+
+    Raises PlanError.
+    """
     kind, *arguments = text.split(",")
     positional = {"zcube": ["gpus", "gpus_per_switch", "links_per_pair"], "roft": ["gpus", "asic_ports"]}.get(kind)
     usage = "like zcube,32,8 (GPUs, GPUs per switch) or roft,32,8 (GPUs, ports per ASIC)"

@@ -1,29 +1,34 @@
 """From a fabric to its OpenFlow rules. Pure: the choice of every hop comes from `topologies.paths`.
 
-All rules are in table 0, fail mode is secure, and there is no rule for a table miss: what nothing matches is dropped.
+All rules are in table 0, fail mode is secure, and there is no rule for a table miss: what matches nothing
+is dropped.
 
-| kind     | priority | match                                  | action                  | on                           |
-|----------|----------|----------------------------------------|-------------------------|------------------------------|
-| host     | 400      | address of a GPU port on this switch   | set MAC, output         | switches with GPUs           |
-| planned  | 300      | 5-tuple of a planned queue pair        | output                  | hops that a hash decides     |
-| prefix   | 200      | /24 of a neighbour (with m links by    | output                  | ZCube switches, spines       |
-|          |          | destination: and its low host bits)    |                         |                              |
-| drop     | 200      | /24 of this leaf (an address that no   | none                    | ROFT leaves: the fallback    |
-|          |          | GPU has)                               |                         | would make it a loop         |
-| fallback | 100      | /24 of a neighbour, or on a leaf /16   | select group (Open      | hops that a hash decides:    |
-|          |          |                                        | vSwitch's own hash)     | flows nobody planned         |
+| kind     | priority | match                                 | action            | on                       |
+|----------|----------|---------------------------------------|-------------------|--------------------------|
+| host     | 400      | address of a GPU port on this switch  | set MAC, output   | switches with GPUs       |
+| planned  | 300      | 5-tuple of a planned queue pair       | output            | hops that a hash decides |
+| prefix   | 200      | /24 of a neighbour (m links by        | output            | ZCube switches, spines   |
+|          |          | destination: and its low host bits)   |                   |                          |
+| drop     | 200      | /24 of this leaf: an address that no  | none              | ROFT leaves (else the    |
+|          |          | GPU has                               |                   | fallback makes a loop)   |
+| fallback | 100      | /24 of a neighbour, or on a leaf /16  | select group: the | hops that a hash decides |
+|          |          |                                       | switch's own hash | (flows nobody planned)   |
 
-ZCube `unique`: port 1 sends to port 2 and port 2 to port 1. An odd switch needs a prefix per even switch (198.19.s.0/24)
-and host rules for its own port-1 addresses; an even switch the mirror image. No switch knows the addresses of
-its own group, so port 1 to port 1 (and 2 to 2) over two or three switches is dropped. One case is not crosswise and
-is delivered all the same: port 1 to port 1 on one switch, because host rules do not look at the ingress port. Hosts
-never send it (they choose the NIC port by destination).
+ZCube `unique`: port 1 sends to port 2 and port 2 to port 1. An odd switch needs a prefix per even switch
+(198.19.s.0/24) and host rules for its own port-1 addresses; an even switch the mirror image. No switch
+knows the addresses of its own group, so port 1 to port 1 (and 2 to 2) across switches is dropped. One case
+is not crosswise and is delivered all the same: port 1 to port 1 on one switch, because host rules do not
+look at the ingress port. Hosts never send it (they choose the NIC port by destination).
 
-With m links per pair: `destination` gives m rules a neighbour with masked host bits (m a power of two; otherwise one
-rule for each of its GPUs), `hashed` planned rules plus a group, `trunk` one rule.
+With m links per pair: `destination` gives m rules a neighbour with masked host bits (m a power of two;
+otherwise one rule for each of its GPUs), `hashed` planned rules plus a group, `trunk` one rule.
 
-ROFT `ecmp`: upward hops of planned queue pairs are exact matches that hold the seeded choice, for the data and for
-the acknowledgements that come back; all else hashes over the uplinks in a group. Spines have a prefix per leaf.
+ROFT `ecmp`: upward hops of planned queue pairs are exact matches that hold the seeded choice, for the data
+and for the acknowledgements that come back; all else is hashed over the uplinks by a group. Spines have a
+prefix per leaf.
+
+Rules per switch, with k GPUs and G switches a group: k + G*m (destination, m a power of two), k + G*k (any
+other m), k + G (m = 1, trunk), k + G + planned (hashed); a leaf R/2 + 2 + planned, a spine one per leaf.
 """
 
 from __future__ import annotations
@@ -72,8 +77,8 @@ def rules(
 ) -> RuleSet:
     """Rules and groups of every switch.
 
-    `planned` queue pairs get exact matches where a hash decides (ROFT, hashed bundles), for each of `protocols` and in
-    both directions; elsewhere they need none. Raises FabricError for a pair without a path.
+    `planned` queue pairs get exact matches where a hash decides (ROFT, hashed bundles), for each of
+    `protocols` and in both directions; elsewhere they need none. Raises FabricError for a pair without a path.
     """
     hosts = hosts_by_switch(fabric)
     table: dict[str, list[Rule]] = {switch.name: [] for switch in fabric.switches}
@@ -164,7 +169,7 @@ def by_destination(fabric: Fabric) -> bool:
 
 
 def _member_matches(hosts: Sequence[HostPort], members: int) -> list[Match]:
-    """Matches that split a neighbour's addresses by bundle member: masked host bits, or else one for each GPU."""
+    """Matches that split a neighbour's addresses by bundle member: masked host bits, or one for each GPU."""
     if members & (members - 1) == 0:
         network, mask = prefix_of(hosts).removesuffix(".0"), MASK_24.removesuffix(".0")
         return [Match(f"{network}.{low}", f"{mask}.{members - 1}") for low in range(members)]
@@ -175,11 +180,8 @@ def hashed_ports(fabric: Fabric) -> frozenset[tuple[str, int]]:
     """(switch, port) of every hop that is one of several and that a hash picks."""
     found = set()
     for (here, _), ports in fabric.parallel_ports.items():
-        if is_leaf(fabric, here):
-            ways = uplinks(fabric, here)
-        else:
-            ways = () if by_destination(fabric) else ports
-        if len(ways) > 1:
+        ways = uplinks(fabric, here) if is_leaf(fabric, here) else ports
+        if len(ways) > 1 and not by_destination(fabric):
             found |= {(here, port) for port in ways}
     return frozenset(found)
 
@@ -187,7 +189,7 @@ def hashed_ports(fabric: Fabric) -> frozenset[tuple[str, int]]:
 def _planned_rules(
     fabric: Fabric, seed: int, planned: Iterable[QueuePair], protocols: Sequence[int]
 ) -> Iterator[tuple[str, Rule]]:
-    """Exact matches where a hash decides, data and acknowledgements. Each 5-tuple once, however often it is planned."""
+    """Exact matches where a hash decides, for data and acknowledgements. Each 5-tuple gets one."""
     hashed = hashed_ports(fabric)
     if not hashed:
         return
@@ -201,7 +203,10 @@ def _planned_rules(
                 seen.add(flow)
                 for end in flow_path(fabric, src, dst, flow, seed).egress[1:-1]:
                     if (end.node, end.port) in hashed:
-                        yield end.node, Rule("planned", PRIORITY_PLANNED, exact_match(flow), (Output(end.port),))
+                        yield (
+                            end.node,
+                            Rule("planned", PRIORITY_PLANNED, exact_match(flow), (Output(end.port),)),
+                        )
 
 
 def exact_match(flow: FiveTuple) -> Match:

@@ -1,7 +1,7 @@
 """OpenFlow rules as data: matches, actions, select groups, and the set of them for a whole fabric.
 
-Nothing here knows Ryu or a socket. `controller.rules` computes a RuleSet, `controller.fakeplane` executes it in
-memory, `controller.app` sends it.
+Nothing here knows Ryu or a socket. `controller.rules` computes a RuleSet, `controller.fakeplane` executes it,
+`controller.app` sends it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PRIORITY_PLANNED = 300
 PRIORITY_PREFIX = 200
 PRIORITY_FALLBACK = 100
 
-#: First 16 bits of our cookies ("ZC"): what is ours can be found, counted and deleted without touching the rest.
+#: First 16 bits of our cookies ("ZC"): what is ours is found, counted and deleted without the rest.
 COOKIE_OWNER = 0x5A43 << 48
 COOKIE_OWNER_MASK = 0xFFFF << 48
 #: Last byte of a cookie: why the rule is there.
@@ -34,7 +34,7 @@ MASK_16 = "255.255.0.0"
 
 @dataclass(frozen=True)
 class Match:
-    """IPv4 fields; None matches everything. `tp_src` and `tp_dst` need an `ip_proto` of 6 (TCP) or 17 (UDP)."""
+    """IPv4 fields; None matches all. `tp_src` and `tp_dst` need an `ip_proto` of 6 (TCP) or 17 (UDP)."""
 
     ipv4_dst: str
     ipv4_dst_mask: str = MASK_HOST

@@ -1,6 +1,7 @@
-"""The one place that knows which SDN library runs: Ryu 4.34 (default), or os-ken, its continuation with the same API.
+"""The one place that knows which SDN library runs: Ryu 4.34 (default), or os-ken, its continuation.
 
-`ZCUBE_SDN=ryu` or `ZCUBE_SDN=os-ken` in the environment chooses. Import from here, never from the library.
+`ZCUBE_SDN=ryu` or `ZCUBE_SDN=os-ken` in the environment chooses. The two have one API: import from here,
+never from the library.
 """
 
 from __future__ import annotations
@@ -30,7 +31,11 @@ NAME = _chosen()
 PACKAGE = {"ryu": "ryu", "os-ken": "os_ken"}[NAME]
 
 if NAME == "ryu":
-    import eventlet.wsgi
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # eventlet says that it is deprecated; Ryu has no other hub
+        import eventlet.wsgi
 
     # Ryu's web service imports this name, which current eventlet no longer has; nothing here serves HTTP.
     eventlet.wsgi.ALREADY_HANDLED = object()

@@ -14,11 +14,13 @@ seconds, comparable with those of other processes on the machine.
                            "connected_monotonic_s": 1.1, "confirmed_monotonic_s": 1.2, "wall_ms": 100.0,
                            "errors": []}},
      "errors": ["unknown switch ..."],
-     "port_events": [{"monotonic_s": 2.0, "switch": "odd1", "port": 3, "reason": "modify", "link_down": true}]}
+     "port_events": [{"monotonic_s": 2.0, "switch": "odd1", "port": 3, "reason": "add" | "delete" | "modify",
+                      "link_down": true}]}
 
-`confirmed`: every expected switch has answered the barrier behind its rules and none of them was refused. `failed`:
-a switch refused something, or one that the plan does not know has connected (`errors`, and those of the switch, say what).
-`lost` is a switch that was there and is not now; the state is then `waiting` again until it is back and confirmed.
+`confirmed`: every expected switch has answered the barrier behind its rules and none of them was refused.
+`failed`: a switch refused something, or one that the plan does not know has connected; `errors`, here and
+of the switch, say what. `lost` is a switch that was there and is not now; the state is then `waiting` again
+until it is back and confirmed. `wall_ms` is from the connection to the barrier's reply.
 """
 
 from __future__ import annotations
