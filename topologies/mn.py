@@ -1,17 +1,23 @@
-"""The fabrics for stock Mininet: `sudo mn --custom topologies/mn.py --topo zcube,32,8 --controller remote
---switch ovs,datapath=user` (or `--topo roft,32,8`), with the controller started in a second terminal:
-`zcube controller --topo zcube,32,8`.
+"""The fabrics for stock Mininet.
 
-`mn` exec()s this file with the distribution's Python and without __file__, and copies its names into its own, so only
-the standard library, Mininet and the pure package `topologies` are used, and few names are defined.
+    zcube controller --topo zcube,32,8            in one terminal (or: python -m controller.launch --topo ...)
+    sudo mn --custom topologies/mn.py --topo zcube,32,8 --controller remote --switch ovs,datapath=user
 
-Hosts need no ARP and no IPv6: each NIC port has a /32 address, ARP is off (a frame then carries the sender's own MAC and
-the last switch rewrites it), and the destination's range picks the port: 198.19/16 (port 2 of the others) leaves by
-port 1, 198.18/16 by port 2; with one port, 198.18/16 by port 1.
+(or `--topo roft,32,8` in both). `mn` exec()s this file with the distribution's Python and without __file__, and
+copies its names into its own, so only the standard library, Mininet and the pure package `topologies` are used,
+and few names are defined.
+
+Hosts need no ARP and no IPv6: each NIC port has a /32 address, ARP is off (a frame then carries the sender's own
+MAC, and the last switch rewrites it), and the destination's range picks the port: 198.19/16 (port 2 of the
+others) leaves by port 1, 198.18/16 by port 2; with one port, 198.18/16 by port 1.
 """
+
+from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 from mininet.node import Node
 from mininet.topo import Topo
@@ -43,7 +49,10 @@ from topologies.zcube import zcube  # noqa: E402
 
 def host_commands(gpu: Gpu) -> list[str]:
     """Shell commands that configure the NIC ports of a GPU inside its namespace. Pure."""
-    commands = ["sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"]
+    commands = [
+        "! test -d /proc/sys/net/ipv6"
+        " || sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1"
+    ]
     for port in gpu.ports:
         commands += [
             f"ip link set dev {port.name} down",
@@ -63,7 +72,7 @@ def host_commands(gpu: Gpu) -> list[str]:
 class GpuHost(Node):
     """A GPU as a host: `pingall`, `iperf` and any program use both of its NIC ports as they are."""
 
-    def config(self, gpu: "Gpu | None" = None, **_params: object) -> "dict[str, object]":
+    def config(self, gpu: Gpu | None = None, **_params: object) -> dict[str, object]:
         """Configure the ports. Mininet's own defaults (an address of 10/8, a MAC) are not wanted."""
         if gpu is None:
             raise ValueError(f"{self.name}: the topology must give a GPU")
@@ -84,9 +93,7 @@ class FabricTopo(Topo):
         for gpu in fabric.gpus:
             self.addHost(gpu.name, cls=GpuHost, gpu=gpu)
         for switch in fabric.switches:
-            self.addSwitch(
-                switch.name, dpid=f"{switch.dpid:016x}", protocols="OpenFlow13", failMode="secure"
-            )
+            self.addSwitch(switch.name, dpid=f"{switch.dpid:016x}", protocols="OpenFlow13", failMode="secure")
         for link in fabric.links:
             self.addLink(
                 link.a.node,
@@ -98,11 +105,11 @@ class FabricTopo(Topo):
             )
 
 
-def _or_exit(make, *arguments, **settings):  # type: ignore[no-untyped-def]
+def _or_exit(make: Callable[..., Fabric], *numbers: int | None, **settings: Any) -> Fabric:
     """A fabric, or one message and status 2 instead of mn's traceback."""
     try:
-        return make(*(int(value) for value in arguments if value is not None), **settings)
-    except FabricError as error:
+        return make(*(None if number is None else int(number) for number in numbers), **settings)
+    except (FabricError, TypeError, ValueError) as error:
         sys.stderr.write(f"--topo: {error}\n")
         raise SystemExit(2) from error
 
@@ -110,7 +117,9 @@ def _or_exit(make, *arguments, **settings):  # type: ignore[no-untyped-def]
 class ZCubeTopo(FabricTopo):
     """`zcube,GPUS,GPUS_PER_SWITCH[,LINKS_PER_PAIR][,bundle=destination|hashed|trunk][,gpus_per_server=4]`."""
 
-    def build(self, gpus=32, gpus_per_switch=8, links_per_pair=None, **settings) -> None:  # type: ignore[no-untyped-def]
+    def build(
+        self, gpus: int = 32, gpus_per_switch: int = 8, links_per_pair: int | None = None, **settings: Any
+    ) -> None:
         """Called by Topo with what follows the name on the command line."""
         self.add_fabric(_or_exit(zcube, gpus, gpus_per_switch, links_per_pair, **settings))
 
@@ -118,7 +127,7 @@ class ZCubeTopo(FabricTopo):
 class RoftTopo(FabricTopo):
     """`roft,GPUS,ASIC_PORTS[,gpus_per_server=4]`."""
 
-    def build(self, gpus=32, asic_ports=8, **settings) -> None:  # type: ignore[no-untyped-def]
+    def build(self, gpus: int = 32, asic_ports: int = 8, **settings: Any) -> None:
         """Called by Topo with what follows the name on the command line."""
         self.add_fabric(_or_exit(roft, gpus, asic_ports, **settings))
 
