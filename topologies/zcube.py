@@ -11,6 +11,9 @@ from __future__ import annotations
 from topologies.addresses import gpu_ip, gpu_mac
 from topologies.fabric import Builder, End, Fabric, FabricError, Gpu, Port, Switch, port_name, server_of
 
+#: What m links of a pair are: a member by destination, a member by hash, or one link of m times the rate.
+BUNDLES = ("destination", "hashed", "trunk")
+
 
 def odd_switch(gpu: int, groups: int) -> int:
     """Number of the odd switch of port 1; `groups` is G."""
@@ -46,6 +49,8 @@ def zcube(
     `bundle` trunk makes the m links of a pair one link of m times the rate. Raises FabricError naming the
     parameter and what would fit.
     """
+    if bundle not in BUNDLES:
+        raise FabricError("bundle", bundle, f"must be one of {', '.join(BUNDLES)}")
     n, k = gpus, gpus_per_switch
     fits = fitting_gpu_counts(n, k, gpus_per_server)
     hint = f"with gpus_per_switch = {k} and {gpus_per_server} GPUs a server these fit 1:1: {fits or 'none'}"
