@@ -66,9 +66,7 @@ class ArmResult:
         if self.is_bound:
             return "infinite core"
         many = self.scenario.fabric.kind == "zcube"
-        return (
-            f"{self.scenario.policy}, bundle={self.scenario.fabric.bundle}" if many else self.scenario.policy
-        )
+        return f"{self.scenario.policy}, bundle={self.scenario.fabric.bundle}" if many else self.scenario.policy
 
 
 def read_arm(arm: Arm, seed: int | None = None, resamples: int = RESAMPLES) -> ArmResult:
@@ -77,9 +75,7 @@ def read_arm(arm: Arm, seed: int | None = None, resamples: int = RESAMPLES) -> A
     run = RunFolder(arm.path)
     meta = run.meta()
     if meta.get("executor") not in ("emulation", "simulation"):
-        raise InputError(
-            f"{run.path / 'meta.json'}: executor", meta.get("executor"), "must be emulation or simulation"
-        )
+        raise InputError(f"{run.path / 'meta.json'}: executor", meta.get("executor"), "must be emulation or simulation")
     data = load(run)
     return ArmResult(
         arm=arm,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.arms import ArmResult
-from analysis.formats import data_size, number
+from analysis.formats import data_size, short
 from analysis.stats import P99_MIN_COUNT
 
 
@@ -16,10 +16,10 @@ def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
     if all(arm.simulated for arm in runs):
         scaled = "The runs are simulated: flows share links by max-min fairness, without packets or windows."
     else:
-        emulated = number(gbps * scale.rate_factor * 1e3)
+        emulated = short(gbps * scale.rate_factor * 1e3)
         scaled = (
             f"Ports run scaled down: {emulated} Mb/s stands for {gbps:g} Gb/s, and one model second took "
-            f"{number(scale.dilation)} s. Times and bytes here are in model units, those of the real system."
+            f"{short(scale.dilation)} s. Times and bytes here are in model units, those of the real system."
         )
     return (
         scaled,
@@ -55,11 +55,8 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
     else:
         found.append("One seed is one draw: no significance between arms is claimed.")
     found.append(
-        "Intervals resample the sessions of this run. They cover neither another seed nor the "
-        "emulator's own error."
+        "Intervals resample the sessions of this run. They cover neither another seed nor the emulator's own error."
     )
     if few:
-        found.append(
-            f"P99 is indicative: with fewer than {P99_MIN_COUNT:,} requests, fewer than ten lie above it."
-        )
+        found.append(f"P99 is indicative: with fewer than {P99_MIN_COUNT:,} requests, fewer than ten lie above it.")
     return tuple(found)

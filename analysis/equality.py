@@ -238,9 +238,7 @@ def _other_settings(arms: Sequence[ArmResult]) -> EqualityRow:
     """All serving, workload and transport settings without a row of their own; names those that differ."""
     flat: list[dict[str, str]] = []
     for arm in arms:
-        dumped: dict[str, Any] = arm.scenario.model_dump(
-            mode="json", include={"serving", "workload", "transport"}
-        )
+        dumped: dict[str, Any] = arm.scenario.model_dump(mode="json", include={"serving", "workload", "transport"})
         flat.append(
             {
                 f"{section}.{key}": json.dumps(value)
@@ -249,9 +247,7 @@ def _other_settings(arms: Sequence[ArmResult]) -> EqualityRow:
                 if key not in _OWN_ROWS.get(section, ())
             }
         )
-    differing = sorted(
-        {key for key in set().union(*flat) if len({settings.get(key) for settings in flat}) > 1}
-    )
+    differing = sorted({key for key in set().union(*flat) if len({settings.get(key) for settings in flat}) > 1})
     values = tuple(
         ", ".join(f"{key} = {settings.get(key, NONE)}" for key in differing) or f"{len(settings)} settings"
         for settings in flat

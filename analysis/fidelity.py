@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.arms import ArmResult
-from analysis.formats import NONE, number
+from analysis.formats import NONE, short
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,7 @@ class FidelityRow:
 
 def fidelity_rows(arms: Sequence[ArmResult]) -> tuple[FidelityRow, ...]:
     """Every check that any arm has, in the order in which they are met."""
-    checks = [
-        {str(check.get("name")): check for check in (arm.fidelity or {}).get("checks", ())} for arm in arms
-    ]
+    checks = [{str(check.get("name")): check for check in (arm.fidelity or {}).get("checks", ())} for arm in arms]
     rows = []
     for name in dict.fromkeys(name for found in checks for name in found):
         present = [found[name] for found in checks if name in found]
@@ -47,7 +45,7 @@ def _with_unit(check: Mapping[str, Any], key: str) -> str:
         return NONE
     if isinstance(value, bool):
         return str(value).lower()
-    text = number(value) if isinstance(value, (int, float)) else str(value)
+    text = short(value) if isinstance(value, (int, float)) else str(value)
     return f"{text} {check.get('unit') or ''}".strip()
 
 

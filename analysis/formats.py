@@ -18,8 +18,13 @@ def number(value: float | int | None, digits: int = 3) -> str:
     places = max(digits - 1 - size, 0)
     if size < -4:
         return f"{value:.{digits - 1}e}"
-    text = f"{value:,.{places}f}"
-    return text.rstrip("0").rstrip(".") if isinstance(value, int) and "." in text else text
+    return f"{value:,.{0 if isinstance(value, int) else places}f}"
+
+
+def short(value: float | int | None, digits: int = 3) -> str:
+    """The same without trailing zeros, for running text: 20 instead of 20.0."""
+    text = number(value, digits)
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
 
 def data_size(count: float | None) -> str:
@@ -28,8 +33,8 @@ def data_size(count: float | None) -> str:
         return NONE
     for factor, unit in _PREFIXES:
         if abs(count) >= factor:
-            return f"{number(count / factor)} {unit}"
-    return f"{number(count)} B"
+            return f"{short(count / factor)} {unit}"
+    return f"{short(count)} B"
 
 
 def percent(share: float | None) -> str:

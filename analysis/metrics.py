@@ -265,7 +265,4 @@ def _fabric(data: RunData) -> dict[str, Any]:
 
 
 def _records(table: pd.DataFrame, key: str) -> dict[str, dict[str, Any]]:
-    return {
-        str(row.pop(key)): row
-        for row in ({str(k): v for k, v in r.items()} for r in table.to_dict("records"))
-    }
+    return {str(row.pop(key)): row for row in ({str(k): v for k, v in r.items()} for r in table.to_dict("records"))}

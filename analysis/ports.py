@@ -109,9 +109,7 @@ def tier_rank(tier: str) -> int:
 def port_figures(run: RunFolder, threshold_frames: float, max_bins: int = 1000) -> PortFigures:
     """Load and backlog of every port of the run over its window."""
     samples = run.ports(COLUMNS)
-    return reduce_ports(
-        samples, port_infos(run.fabric()), run.scale(), run.window(), threshold_frames, max_bins
-    )
+    return reduce_ports(samples, port_infos(run.fabric()), run.scale(), run.window(), threshold_frames, max_bins)
 
 
 def reduce_ports(
@@ -178,9 +176,7 @@ def _natural(name: str) -> tuple[str, int]:
     return (found.group(1), int(found.group(2) or 0)) if found else (name, 0)
 
 
-def _select(
-    samples: pd.DataFrame, ordered: list[PortInfo], window: Window
-) -> tuple[pd.DataFrame, NDArray[np.int64]]:
+def _select(samples: pd.DataFrame, ordered: list[PortInfo], window: Window) -> tuple[pd.DataFrame, NDArray[np.int64]]:
     """The samples inside the window, sorted by port and then time, and the port index of each."""
     index = {(p.node, p.port): i for i, p in enumerate(ordered)}
     nodes = samples["node"].astype("category")

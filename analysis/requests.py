@@ -28,6 +28,17 @@ STAGE_TEXT = {
     "decode_first_step": "first decode step (a timer)",
 }
 
+#: The same in two or three words, for legends.
+STAGE_SHORT = {
+    "arrival": "gateway",
+    "prefill_waiting": "waits for prefill",
+    "prefill_forward": "prefill",
+    "decode_alloc": "waits for decode KV space",
+    "kv_transfer": "KV transfer (exposed)",
+    "decode_waiting": "waits for decode slot",
+    "decode_first_step": "first decode step",
+}
+
 _IDENTITY = ["session_id", "turn", "input_tokens", "cached_tokens", "output_tokens"]
 
 

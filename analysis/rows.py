@@ -63,9 +63,7 @@ def result_rows(arms: Sequence[ArmResult]) -> tuple[ResultRow, ...]:
     """All rows; the bound has figures only where the fabric plays no part in them."""
     rows: list[ResultRow] = []
 
-    def row(
-        group: str, key: str, label: str, unit: str, style: Style = "number", compared: bool = False
-    ) -> None:
+    def row(group: str, key: str, label: str, unit: str, style: Style = "number", compared: bool = False) -> None:
         fabric_only = group in ("Fabric", "KV transfer")
         values, intervals = [], []
         for arm in arms:
@@ -77,9 +75,7 @@ def result_rows(arms: Sequence[ArmResult]) -> tuple[ResultRow, ...]:
             return
         few = min(int(arm.summary["completed"]) for arm in arms) < P99_MIN_COUNT
         indicative = few and key.startswith("p99_")
-        rows.append(
-            ResultRow(key, label, unit, group, tuple(values), tuple(intervals), style, compared, indicative)
-        )
+        rows.append(ResultRow(key, label, unit, group, tuple(values), tuple(intervals), style, compared, indicative))
 
     row("Requests", "completed", "Completed (n)", "", "count")
     row("Requests", "failed", "Failed (time-outs count)", "", "count")

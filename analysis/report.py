@@ -1,0 +1,132 @@
+"""The comparison as one HTML file that needs no network: charts, tables, and the code that draws them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from analysis import charts
+from analysis.arms import ArmResult
+from analysis.compare import Comparison
+from analysis.formats import data_size, number, percent, short
+from analysis.ports import tier_table
+from analysis.requests import STAGE_SHORT, STAGE_TEXT
+from results.writer import plain, write_text
+
+_CONFIG = {"displaylogo": False, "responsive": True, "displayModeBar": False}
+
+
+def _html(figure: go.Figure | None, name: str) -> Markup:
+    if figure is None:
+        return Markup("")
+    text = figure.to_html(full_html=False, include_plotlyjs=False, include_mathjax=False, config=_CONFIG, div_id=name)
+    return Markup(text)  # noqa: S704 - plotly's own output; labels in it are JSON, with < escaped
+
+
+def _heatmaps(comparison: Comparison) -> list[dict[str, Any]]:
+    arms = [arm for arm in comparison.runs if arm.data.ports is not None]
+    top, span = charts.backlog_scale(arms) if arms else (1.0, (0.0, 1.0))
+    found = []
+    for index, arm in enumerate(arms):
+        figure = charts.backlog_heatmap(arm, top, span)
+        summary = arm.summary
+        found.append(
+            {
+                "label": arm.label,
+                "figure": _html(figure, f"backlog-{index}"),
+                "peak": short(summary["fabric_backlog_peak_frames"]),
+                "peak_bytes": data_size(summary["fabric_backlog_peak_bytes"]),
+                "port": summary.get("fabric_backlog_peak_port", ""),
+                "mean": short(summary["fabric_backlog_total_mean_frames"]),
+            }
+        )
+    return found
+
+
+def _timelines(comparison: Comparison) -> list[dict[str, Any]]:
+    top = charts.slowest_ms(comparison.runs)
+    sample = charts.sample_requests(comparison.runs[0])
+    return [
+        {"label": arm.label, "figure": _html(charts.timeline(arm, sample, top), f"timeline-{index}")}
+        for index, arm in enumerate(comparison.runs)
+    ]
+
+
+def _tiers(arm: ArmResult) -> list[dict[str, str]]:
+    if arm.data.ports is None:
+        return []
+    return [
+        {
+            "tier": str(row["tier"]),
+            "ports": str(row["ports"]),
+            "busiest": percent(row["load_busiest"]),
+            "port": str(row["busiest_port"]),
+            "mean": percent(row["load_mean"]),
+            "imbalance": number(row["imbalance"]),
+        }
+        for row in tier_table(arm.data.ports.table).to_dict("records")
+    ]
+
+
+def _scenarios(comparison: Comparison) -> list[dict[str, str]]:
+    return [
+        {
+            "label": arm.label,
+            "path": str(arm.arm.path),
+            "yaml": yaml.safe_dump(plain(arm.scenario.model_dump(mode="json")), sort_keys=False, width=100),
+            "meta": _provenance(arm),
+        }
+        for arm in comparison.arms
+    ]
+
+
+def _provenance(arm: ArmResult) -> str:
+    keys = ("zcube_version", "executor", "started_utc", "kernel", "ovs_version", "mininet", "controller")
+    known = [f"{key.removesuffix('_version')} {arm.meta[key]}" for key in keys if arm.meta.get(key) is not None]
+    return " · ".join(known)
+
+
+def _title(labels: Sequence[str]) -> str:
+    if len(labels) == 1:
+        return labels[0]
+    return f"{', '.join(labels[:-1])} and {labels[-1]} compared"
+
+
+def render(comparison: Comparison, title: str = "") -> str:
+    """The report as text: one HTML page with everything in it."""
+    environment = Environment(
+        loader=PackageLoader("analysis"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    labels = [arm.label for arm in comparison.runs]
+    return environment.get_template("report.html.j2").render(
+        title=title or _title(labels),
+        comparison=comparison,
+        first=comparison.runs[0],
+        plotly_js=Markup(get_plotlyjs()),  # noqa: S704 - the library's own code
+        cdf=_html(charts.ttft_cdf(comparison), "ttft-cdf"),
+        stages=_html(charts.stage_split(comparison), "stages"),
+        loads=_html(charts.link_loads(comparison), "loads"),
+        heatmaps=_heatmaps(comparison),
+        timelines=_timelines(comparison),
+        tiers=[(arm.label, _tiers(arm)) for arm in comparison.runs if arm.data.ports is not None],
+        frame_bytes=data_size(comparison.runs[0].data.scale.model_bytes_per_frame),
+        scenarios=_scenarios(comparison),
+        stage_texts=[(STAGE_SHORT[stage], text) for stage, text in STAGE_TEXT.items()],
+    )
+
+
+def write_report(comparison: Comparison, path: Path, title: str = "") -> Path:
+    """Writes the report as a whole and returns its path."""
+    write_text(path, render(comparison, title))
+    return path
