@@ -1,7 +1,8 @@
-"""Runs a scenario from outside the sandbox: makes the run folder, starts the runner in a sandbox, hears its progress."""
+"""Runs a scenario from outside the sandbox: makes the run folder, starts the runner there, hears its progress."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import time
@@ -61,10 +62,8 @@ def sandboxed(argv: list[str], folder: Path, progress: Progress) -> int:
             code = sandbox.wait(30)
         except KeyboardInterrupt:
             sandbox.interrupt()
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):  # leaving the block ends it; finished files are whole
                 sandbox.wait(GRACE_S)
-            except subprocess.TimeoutExpired:
-                pass  # leaving the block ends it; finished files are whole
             return 130
     if code in (0, 130):
         return code

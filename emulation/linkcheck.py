@@ -48,7 +48,8 @@ def plan_rounds(fabric: Fabric, seed: int, *, qp_index: int, switch_hop_gbps_per
     """Rounds of flows that together fill every directed link that a planned flow can fill.
 
     `switch_hop_gbps_per_round`: sum over flows of rate x switches crossed that a round may have (the packet budget,
-    in model Gb/s); `qp_index`: index of the flows' queue pairs, one that the run itself does not use. Greedy: each step takes the flow that completes or covers most links not yet judged.
+    in model Gb/s); `qp_index`: index of the flows' queue pairs, one that the run itself does not use. Greedy: each
+    step takes the flow that completes or covers most links not yet judged.
     """
     candidates = []
     for pair in walk_all_pairs(fabric):
@@ -67,7 +68,7 @@ def plan_rounds(fabric: Fabric, seed: int, *, qp_index: int, switch_hop_gbps_per
             best, best_gain = None, 0.0
             for qp, egress, gbps in candidates:
                 cost = gbps * (len(egress) - 1)
-                if cost > room and chosen or any(left[end] < gbps - _EPSILON for end in egress):
+                if (cost > room and chosen) or any(left[end] < gbps - _EPSILON for end in egress):
                     continue
                 gain = sum(
                     (1.0 if left[end] - gbps < _EPSILON else 0.4) + (0.5 if left[end] < capacity[end] else 0.0)
@@ -143,7 +144,7 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
         (t0, before), (t1, after) = first[end.node], second[end.node]
         layout = dumps[end.node].layout(before)
         port = fabric.port(end.node, end.port)
-        sent = int(decode([after], layout, port.name)["bytes"][0]) - int(decode([before], layout, port.name)["bytes"][0])
+        sent_before, sent_after = (decode([data], layout, port.name)["bytes"].item() for data in (before, after))
         configured = port.gbps * network.rates.bps_per_gbps
-        results.append(LinkRate(end, configured, sent * 8e9 / (t1 - t0)))
+        results.append(LinkRate(end, configured, (sent_after - sent_before) * 8e9 / (t1 - t0)))
     return results

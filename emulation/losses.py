@@ -1,4 +1,4 @@
-"""Where packets were lost while serving: full queues, the switches' own sockets, or nowhere (spurious retransmission)."""
+"""Where packets were lost while serving: full queues, switches' own sockets, or nowhere (sent again for nothing)."""
 
 from __future__ import annotations
 

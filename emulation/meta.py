@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from emulation.network import HOST_SYSCTLS, OFFLOADS_OFF, EmulatedNetwork
 from emulation.netns import read_sysctls
+from emulation.network import HOST_SYSCTLS, OFFLOADS_OFF, EmulatedNetwork
 from results.schema import SCHEMA_VERSION
 from scenario.models import Scenario
 from scenario.scale import Scale

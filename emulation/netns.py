@@ -34,7 +34,7 @@ def entered(pid: int) -> Iterator[None]:
 
 
 def write_sysctls(pid: int, values: Mapping[str, str]) -> None:
-    """Set sysctls of the namespace of `pid`; names with slashes below /proc/sys. Those that are missing are left out."""
+    """Set sysctls of the namespace of `pid`; names with slashes below /proc/sys; missing ones are left out."""
     with entered(pid):
         for name, value in values.items():
             path = f"/proc/sys/{name}"

@@ -56,7 +56,7 @@ class Cable(Link):
     """A link whose veth pair exists already."""
 
     @classmethod
-    def makeIntfPair(cls, *_args: object, **_kwargs: object) -> None:  # noqa: N802 (Mininet's name)
+    def makeIntfPair(cls, *_args: object, **_kwargs: object) -> None:
         """The pair was made in a batch."""
 
 
@@ -102,7 +102,7 @@ class EmulatedNetwork:
         return list(self.net.switches)
 
     def queue_limit_frames(self, node: str) -> int:
-        """Frames that one port's queue holds: a switch shares its ASIC's buffer evenly; a NIC has as much as one port."""
+        """Frames in one port's queue: a switch shares its ASIC's buffer evenly; a NIC has as much as one port."""
         switch = self.fabric.switch_by_name.get(node) or self.fabric.switches[0]
         return max(16, self.rates.asic_buffer_frames // len(switch.ports))
 

@@ -64,7 +64,7 @@ class NamespacedOvs(Switch):
         return argv
 
     @classmethod
-    def batchStartup(cls, switches: Sequence[NamespacedOvs]) -> Sequence[NamespacedOvs]:  # noqa: N802 (Mininet's name)
+    def batchStartup(cls, switches: Sequence[NamespacedOvs]) -> Sequence[NamespacedOvs]:
         """Start all instances together, in three waves. Raises RuntimeError."""
         with tempfile.TemporaryDirectory(dir=STATE_DIR) as folder:
             empty = Path(folder) / "conf.db"
@@ -100,5 +100,5 @@ class NamespacedOvs(Switch):
         """Is the OpenFlow channel up?"""
         return "true" in self.ovs("ovs-vsctl", "--timeout=5", "get", "controller", self.name, "is_connected")
 
-    def stop(self, deleteIntfs: bool = True) -> None:  # noqa: N803 (Mininet's name)
+    def stop(self, deleteIntfs: bool = True) -> None:
         """Nothing: the sandbox's end removes daemons and interfaces."""

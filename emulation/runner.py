@@ -164,7 +164,7 @@ class Run:
                 pings.append((gpu.name, port.ip, net.net[gpu.name].popen(ping, stdout=subprocess.DEVNULL)))
         failed = [(src, dst) for src, dst, process in pings if process.wait()]
         if failed:
-            raise RunError(f"{len(failed)} of {len(pings)} first pings failed, such as {failed[0][0]} -> {failed[0][1]}")
+            raise RunError(f"{len(failed)} of {len(pings)} first pings failed: {failed[0][0]} -> {failed[0][1]} ...")
         for switch in net.switches:
             if not sockbuf.deepen(switch.daemon_pid, SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES):
                 raise RunError(f"{switch.name} has no packet sockets to enlarge")

@@ -6,6 +6,7 @@ with the one before: setpriv's death signal, unshare's `--kill-child`, and a soc
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ STATE_DIR = Path("/etc/openvswitch")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-_REQUIRED = {
+REQUIRED_TOOLS = {
     "unshare": "util-linux",
     "setpriv": "util-linux",
     "mnexec": "mininet",
@@ -47,7 +48,7 @@ def require_machine() -> None:
     """Raise MachineError (exit code 3) unless this process may build a sandbox and finds its programs."""
     if sys.platform != "linux":
         raise MachineError("the emulation needs Linux", "run it in the virtual machine: cd vagrant && vagrant up")
-    missing = sorted({package for name, package in _REQUIRED.items() if tool(name) is None})
+    missing = sorted({package for name, package in REQUIRED_TOOLS.items() if tool(name) is None})
     if missing:
         raise MachineError(
             f"Debian package(s) missing: {' '.join(missing)}", "make setup    # or: bash vagrant/setup.sh"
@@ -94,10 +95,8 @@ class Sandbox:
 
     def interrupt(self) -> None:
         """Ask the runner to stop and keep what it measured."""
-        try:
+        with contextlib.suppress(OSError):  # it may be gone already
             self._control.send(b"i")
-        except OSError:
-            pass  # it is gone already
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Exit code of the runner. Raises subprocess.TimeoutExpired."""

@@ -88,7 +88,7 @@ class ServingSection(Section):
     decode_kv_gb_per_gpu: float = Field(160.0, gt=0, description="KV memory of a decode GPU")
     decode_slots_per_gpu: int = Field(64, ge=1, description="requests that a decode GPU serves at once")
     decode_step_ms: float = Field(20.0, gt=0, description="time per output token (compute model only)")
-    decode_first_step_ms: float = Field(0.0, ge=0, description="decode work before the first token; 0 where prefill makes it")
+    decode_first_step_ms: float = Field(0.0, ge=0, description="before the first token; 0 where prefill makes it")
     gateway_delay_ms: float = Field(0.0, ge=0, description="from arrival to the prefill queue")
     transfer_overhead_ms: float = Field(0.0, ge=0, description="software constant added before each handoff")
     timeout_s: float = Field(120.0, gt=0, description="a request without first token by then has failed")
@@ -133,7 +133,7 @@ class TransportSection(Section):
 class TelemetrySection(Section):
     """What is sampled, and how often (per wall second, since switches run in wall time)."""
 
-    samples_per_frame_time: float = Field(2.0, gt=0, le=20, description="switch ports, per frame time of the slowest port")
+    samples_per_frame_time: float = Field(2.0, gt=0, le=20, description="switch ports, per frame time at the NIC rate")
     gpu_hz: float = Field(100.0, gt=0, le=1000, description="GPU ports")
     backlog_threshold_frames: int = Field(16, ge=1, description="what counts as excess backlog")
 

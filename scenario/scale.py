@@ -19,7 +19,7 @@ from scenario.errors import InputError
 HEADER_BYTES = 66
 #: Frames per queue pair of the median handoff below which a run is INVALID, and what is aimed at.
 MIN_RESOLUTION_FRAMES, GOOD_RESOLUTION_FRAMES = 20, 50
-#: ACKs cost about half a frame each two frames; 9,000 B frames cost 1.5 times a 4,096 B one (measured, docs/fidelity.md).
+#: One ACK for two frames costs about as much to forward as a frame.
 ACK_SHARE = 1.5
 
 

@@ -38,7 +38,7 @@ _READ_BYTES = 256 * 1024
 class Share:
     """Bytes of one handoff that one group of queue pairs has still to send."""
 
-    __slots__ = ("transfer_id", "total", "left")
+    __slots__ = ("left", "total", "transfer_id")
 
     def __init__(self, transfer_id: int, total: int, left: int) -> None:
         self.transfer_id, self.total, self.left = transfer_id, total, left
@@ -47,7 +47,7 @@ class Share:
 class Sender:
     """One outgoing queue pair."""
 
-    __slots__ = ("sock", "queue", "unsent")
+    __slots__ = ("queue", "sock", "unsent")
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -58,7 +58,7 @@ class Sender:
 class Receiver:
     """One incoming queue pair: where in a chunk it is."""
 
-    __slots__ = ("sock", "peer", "left", "transfer", "header")
+    __slots__ = ("header", "left", "peer", "sock", "transfer")
 
     def __init__(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         self.sock, self.peer = sock, peer
@@ -184,7 +184,7 @@ class Agent:
         self.receivers[sock.fileno()] = Receiver(sock, (peer[0], peer[1]))
         self.epoll.register(sock.fileno(), select.EPOLLIN)
 
-    def order_send(self, id: int, bytes: int, lanes: list[list[int]]) -> None:  # noqa: A002 (names of the protocol)
+    def order_send(self, id: int, bytes: int, lanes: list[list[int]]) -> None:
         smallest = HEADER.size * len(lanes)
         total = max(bytes, smallest)
         for number, qps in enumerate(lanes):
@@ -281,7 +281,7 @@ class Agent:
             parts = [[ip, port, got, t_ns] for (ip, port), (got, t_ns) in arriving.parts.items()]
             self.report(ev="done", id=receiver.transfer, t_ns=now_ns, parts=parts)
 
-    def order_drop(self, id: int) -> None:  # noqa: A002 (name of the protocol)
+    def order_drop(self, id: int) -> None:
         """Send no further chunk of a cancelled handoff; one that is half sent drains."""
         for group in self.groups.values():
             for share in [share for share in group if share.transfer_id == id]:

@@ -1,0 +1,47 @@
+"""The typer application, and how its errors end: 2 bad input, 3 the machine lacks something, 130 interrupted."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+from rich.console import Console
+
+from scenario.errors import TestbedError
+from topologies.fabric import FabricError
+
+app = typer.Typer(
+    name="zcube",
+    help="What does the network fabric do to the time to first token of a prefill/decode LLM service?\n\n"
+    "Example: [bold]sudo .venv/bin/zcube compare --out runs/first[/]",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+
+out = Console()
+err = Console(stderr=True)
+
+
+def run() -> None:
+    """Console entry point: errors that a person can act on are one message, never a traceback."""
+    try:
+        app(standalone_mode=True)
+    except TestbedError as error:
+        err.print(f"[bold red]zcube:[/] {_plain(error)}", highlight=False)
+        sys.exit(error.exit_code)
+    except FabricError as error:
+        err.print(f"[bold red]zcube:[/] fabric.{error}", highlight=False)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+
+
+def _plain(error: TestbedError) -> str:
+    return str(error).replace("[", r"\[")

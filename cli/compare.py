@@ -1,0 +1,143 @@
+"""`zcube compare`: the same requests on each fabric, one after the other, then one comparison."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.arms import Arm
+from analysis.compare import Comparison
+from analysis.compare import compare as compare_arms
+from analysis.console import print_comparison
+from analysis.metrics import summarise
+from analysis.report import write_report
+from cli import options
+from cli.app import err, out
+from cli.progress import RunProgress
+from emulation.launch import run as run_emulation
+from emulation.machine import measure
+from emulation.sandbox import require_machine
+from emulation.scaling import resolve
+from results.reader import RunFolder
+from results.writer import create_folder, write_json
+from scenario.arms import PAIR, arms
+from scenario.errors import InputError
+from scenario.models import Scenario
+from simulation.run import simulate, write_run
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command(
+        "compare",
+        help="Serve the same requests on ROFT and on ZCube, emulated, and compare TTFT.\n\n"
+        "Examples:\n\n"
+        "  sudo .venv/bin/zcube compare --out runs/first\n\n"
+        "  sudo .venv/bin/zcube compare --trace code.csv --trace-format azure --requests 300 --skip 1000 --speedup 20",
+    )(compare)
+
+
+def compare(
+    scenario: Annotated[
+        Path | None, typer.Argument(help="scenario file; each arm replaces its fabric", show_default="coding-agent")
+    ] = None,
+    out_folder: options.Out = None,
+    arm: Annotated[list[str] | None, typer.Option(help=f"one of: {', '.join(PAIR)}", show_default="all")] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="add a short run of shape A, which suits ROFT")] = False,
+    seed: options.Seed = None,
+    gpus: options.Gpus = None,
+    requests: options.Requests = None,
+    placement: options.Placement = None,
+    trace: options.Trace = None,
+    trace_format: options.TraceFormat = "azure",
+    skip: options.Skip = 0,
+    speedup: options.Speedup = 1.0,
+    rate_factor: options.RateFactor = None,
+    dilation: options.Dilation = None,
+    json: options.Json = False,
+) -> None:
+    """Run and compare; exit code 1 when an arm is INVALID."""
+    base = options.scenario_with_options(
+        scenario,
+        seed=seed,
+        gpus=gpus,
+        requests=requests,
+        placement=placement,
+        trace=trace,
+        trace_format=trace_format,
+        skip=skip,
+        speedup=speedup,
+        rate_factor=rate_factor,
+        dilation=dilation,
+    )
+    labels = tuple(arm or PAIR)
+    for label in labels:
+        if label not in PAIR:
+            raise InputError("--arm", label, f"allowed: {', '.join(PAIR)}")
+    plans = [arms(base, labels)]
+    if demo:
+        plans.append(arms(options.scenario_with_options(options.EXPERIMENTS / "same-rail.yaml", seed=seed), labels[:2]))
+    for plan in plans:
+        resolve(plan, 1.0)  # whatever does not fit is said before anything starts
+    require_machine()
+    folder = out_folder or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError("--out", str(folder), "must be new or empty")
+    began = time.monotonic()
+    with RunProgress("this machine") as progress:
+        machine = measure(base.scale.frame_bytes, progress)
+    err.print(
+        f"This machine forwards {machine.hops_per_s:,.0f} switch-hops/s at saturation;"
+        f" runs use at most {machine.budget_hops_per_s:,.0f}.",
+        highlight=False,
+    )
+    code = 0
+    for plan in plans:
+        comparison = _run_plan(plan, folder / _base_name(plan), machine.budget_hops_per_s)
+        code = max(code, _show(comparison, comparison_folder(comparison), json))
+    err.print(f"All done in {time.monotonic() - began:.0f} s.", highlight=False)
+    raise typer.Exit(code)
+
+
+def _base_name(plan: dict[str, Scenario]) -> str:
+    label, scenario = next(iter(plan.items()))
+    return scenario.name.removesuffix("-" + label.lower().replace(" ", "-"))
+
+
+def comparison_folder(comparison: Comparison) -> Path:
+    """The folder that holds the arms' run folders."""
+    return comparison.runs[0].arm.path.parent
+
+
+def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float) -> Comparison:
+    resolved = resolve(plan, budget_hops_per_s)
+    create_folder(folder)
+    found: list[Arm] = []
+    for label, scenario in resolved.items():
+        path = folder / label.lower().replace(" ", "-")
+        with RunProgress(label) as progress:
+            ended = run_emulation(path, scenario, budget_hops_per_s, progress)
+        if (path / "meta.json").exists():
+            write_json(path / "summary.json", summarise(RunFolder(path)))
+            found.append(Arm(label, path))
+        if ended.exit_code:
+            err.print(f"Interrupted; what was measured is in {folder}", highlight=False)
+            raise typer.Exit(ended.exit_code)
+    bound = folder / "bound"
+    write_run(bound, simulate(next(iter(resolved.values())), infinite_core=True))
+    write_json(bound / "summary.json", summarise(RunFolder(bound)))
+    return compare_arms([*found, Arm("any fabric (bound)", bound, "bound")])
+
+
+def _show(comparison: Comparison, folder: Path, json: bool) -> int:
+    report = write_report(comparison, folder / "report.html")
+    write_json(folder / "comparison.json", comparison.to_json())
+    if json:
+        out.print_json(data=comparison.to_json())
+    else:
+        print_comparison(comparison, out, report)
+    return comparison.exit_code

@@ -1,0 +1,31 @@
+"""`zcube doctor`: what this machine has, what that costs, and the command that mends it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+from rich.table import Table
+
+from cli import options
+from cli.app import out
+from emulation.capability import probe
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command("doctor", help="Say what this machine has and lacks.\n\nExample: sudo .venv/bin/zcube doctor")(doctor)
+
+
+def doctor(json: options.Json = False) -> None:
+    """Probe and print; exit code 3 when an emulation cannot run here."""
+    found = probe()
+    if json:
+        out.print_json(data=[asdict(item) for item in found])
+    else:
+        table = Table("", "requirement", "found", "effect when missing", "what to do")
+        for item in found:
+            mark = "[green]ok[/]" if item.ok else "[red]missing[/]" if item.needed else "[yellow]absent[/]"
+            table.add_row(mark, item.name, item.found, "" if item.ok else item.effect, "" if item.ok else item.remedy)
+        out.print(table)
+    raise typer.Exit(0 if all(item.ok for item in found if item.needed) else 3)

@@ -1,0 +1,12 @@
+"""The command `zcube`: one module a verb, no logic."""
+
+from __future__ import annotations
+
+from cli import compare, controller, doctor, fabric, report, run, schema
+from cli.app import app
+from cli.app import run as main
+
+for verb in (compare, run, report, fabric, schema, controller, doctor):
+    verb.register(app)
+
+__all__ = ["main"]

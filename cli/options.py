@@ -1,0 +1,68 @@
+"""Options that several verbs share, and how they change a scenario."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scenario.errors import InputError
+from scenario.load import check_scenario, load_scenario, with_changes
+from scenario.models import AzureWorkload, Scenario
+
+EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
+
+Out = Annotated[Path | None, typer.Option("--out", help="folder for the results; new or empty", show_default=False)]
+Seed = Annotated[int | None, typer.Option(help="of every draw and of the ECMP hash", show_default="the scenario's")]
+Gpus = Annotated[int | None, typer.Option(help="number of GPUs", show_default="the scenario's")]
+Requests = Annotated[int | None, typer.Option(help="measured requests per fabric", show_default="the scenario's")]
+Placement = Annotated[str | None, typer.Option(help="round_robin or least_loaded", show_default="the scenario's")]
+Trace = Annotated[Path | None, typer.Option(help="replay a window of this trace, open loop", show_default=False)]
+TraceFormat = Annotated[str, typer.Option(help="azure: TIMESTAMP,ContextTokens,GeneratedTokens")]
+Skip = Annotated[int, typer.Option(help="trace rows to leave out at the start")]
+Speedup = Annotated[float, typer.Option(help="divide the gaps between the trace's arrivals by this")]
+RateFactor = Annotated[float | None, typer.Option(help="a of the scale model", show_default="from the machine")]
+Dilation = Annotated[float | None, typer.Option(help="d of the scale model", show_default="from the machine")]
+Json = Annotated[bool, typer.Option("--json", help="machine-readable output on stdout")]
+
+
+def scenario_with_options(
+    path: Path | None,
+    *,
+    seed: int | None = None,
+    gpus: int | None = None,
+    requests: int | None = None,
+    placement: str | None = None,
+    trace: Path | None = None,
+    trace_format: str = "azure",
+    skip: int = 0,
+    speedup: float = 1.0,
+    rate_factor: float | None = None,
+    dilation: float | None = None,
+) -> Scenario:
+    """The scenario file (default: coding-agent) with the command line's changes. Raises InputError."""
+    scenario = load_scenario(path or EXPERIMENTS / "coding-agent.yaml")
+    changes: dict[str, object] = {}
+    if seed is not None:
+        changes["seed"] = seed
+    if gpus is not None:
+        changes["fabric"] = {"gpus": gpus}
+    if placement is not None:
+        changes["serving"] = {"placement": placement}
+    scale = {"rate_factor": rate_factor, "dilation": dilation}
+    changes["scale"] = {name: value for name, value in scale.items() if value is not None}
+    if trace is not None:
+        if trace_format != "azure":
+            raise InputError("--trace-format", trace_format, "allowed: azure")
+        workload: dict[str, object] = {"kind": "azure", "path": str(trace), "skip": skip, "speedup": speedup}
+        workload["requests"] = requests if requests is not None else AzureWorkload.model_fields["requests"].default
+        # Replaced as a whole: a trace has none of the settings of synthetic sessions.
+        name = re.sub(r"[^A-Za-z0-9._-]", "-", trace.stem).lstrip(".-_")[:60] or "trace"
+        scenario = check_scenario({**scenario.model_dump(), "name": name, "workload": workload})
+    elif skip or speedup != 1.0:
+        raise InputError("--skip / --speedup", skip or speedup, "need --trace FILE")
+    elif requests is not None:
+        changes["workload"] = {"requests": requests}
+    return with_changes(scenario, changes)

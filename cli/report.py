@@ -1,0 +1,47 @@
+"""`zcube report`: tables and page again, from run folders that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.arms import Arm
+from analysis.compare import compare as compare_arms
+from analysis.console import print_comparison
+from analysis.report import write_report
+from cli import options
+from cli.app import out
+from results.reader import RunFolder
+from scenario.errors import InputError
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command(
+        "report",
+        help="Compare run folders that exist and write report.html again.\n\n"
+        "Example: .venv/bin/zcube report runs/first/coding-agent/*/",
+    )(report)
+
+
+def report(
+    folders: Annotated[list[Path], typer.Argument(help="run folders; the first is what the others are compared with")],
+    page: Annotated[Path | None, typer.Option(help="where to write the page", show_default="beside the first")] = None,
+    json: options.Json = False,
+) -> None:
+    """Read, compare, print."""
+    arms: list[Arm] = []
+    for folder in folders:
+        bound = RunFolder(folder).meta().get("infinite_core") is True
+        arms.append(Arm(folder.name, folder, "bound" if bound else "run"))
+    if all(arm.kind == "bound" for arm in arms):
+        raise InputError("folders", [str(f) for f in folders], "at least one must be a run on a fabric")
+    comparison = compare_arms(arms)
+    written = write_report(comparison, page or folders[0].resolve().parent / "report.html")
+    if json:
+        out.print_json(data=comparison.to_json())
+    else:
+        print_comparison(comparison, out, written)
+    raise typer.Exit(comparison.exit_code)

@@ -1,0 +1,75 @@
+"""`zcube run`: one scenario, emulated, into one run folder."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from analysis.arms import Arm
+from analysis.compare import compare as compare_arms
+from analysis.console import print_comparison
+from analysis.metrics import summarise
+from analysis.report import write_report
+from cli import options
+from cli.app import err, out
+from cli.progress import RunProgress
+from emulation.launch import run as run_emulation
+from emulation.machine import measure
+from emulation.sandbox import require_machine
+from emulation.scaling import resolve
+from results.reader import RunFolder
+from results.writer import write_json
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command(
+        "run",
+        help="Run one scenario on emulated switches.\n\n"
+        "Example: sudo .venv/bin/zcube run experiments/coding-agent.yaml --out runs/zcube",
+    )(run)
+
+
+def run(
+    scenario: Annotated[Path, typer.Argument(help="scenario file")],
+    out_folder: options.Out = None,
+    seed: options.Seed = None,
+    gpus: options.Gpus = None,
+    requests: options.Requests = None,
+    placement: options.Placement = None,
+    rate_factor: options.RateFactor = None,
+    dilation: options.Dilation = None,
+    json: options.Json = False,
+) -> None:
+    """Run it; exit code 1 when the run is INVALID."""
+    settings = options.scenario_with_options(
+        scenario,
+        seed=seed,
+        gpus=gpus,
+        requests=requests,
+        placement=placement,
+        rate_factor=rate_factor,
+        dilation=dilation,
+    )
+    resolve({settings.name: settings}, 1.0)
+    require_machine()
+    folder = out_folder or Path("runs") / f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    with RunProgress("this machine") as progress:
+        budget = measure(settings.scale.frame_bytes, progress).budget_hops_per_s
+    resolved = resolve({settings.name: settings}, budget)[settings.name]
+    with RunProgress(settings.name) as progress:
+        ended = run_emulation(folder, resolved, budget, progress)
+    if ended.exit_code:
+        err.print(f"Interrupted; what was measured is in {folder}", highlight=False)
+        raise typer.Exit(ended.exit_code)
+    write_json(folder / "summary.json", summarise(RunFolder(folder)))
+    comparison = compare_arms([Arm(settings.name, folder)])
+    report = write_report(comparison, folder / "report.html")
+    if json:
+        out.print_json(data=comparison.to_json())
+    else:
+        print_comparison(comparison, out, report)
+    raise typer.Exit(comparison.exit_code)

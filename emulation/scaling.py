@@ -1,0 +1,37 @@
+"""One scale for all arms of a comparison, chosen for the most demanding of them from the machine's packet budget."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from scenario.load import with_changes
+from scenario.models import Scenario
+from scenario.scale import Scale, choose_scale
+from topologies.build import build
+from traffic.budget import demand
+from traffic.sources import make_source
+
+#: Emulated rate of a full NIC that is not exceeded even where the budget would allow it: at 24 Mb/s a frame of
+#: 9,000 B lasts 3 ms, which a scheduler and a sampler on two cores still resolve.
+MAX_NIC_MBPS = 24.0
+
+
+def resolve(arms: Mapping[str, Scenario], budget_hops_per_s: float) -> dict[str, Scenario]:
+    """The same scenarios with `scale` filled in; what a scenario sets itself stays. Raises InputError."""
+    asks = {label: demand(arm, build(arm.fabric), make_source(arm)) for label, arm in arms.items()}
+    one = next(iter(arms.values()))
+    chosen = choose_scale(
+        budget_hops_per_s=budget_hops_per_s,
+        senders_gbps=max(ask.senders_gbps for ask in asks.values()),
+        hops=max(ask.hops for ask in asks.values()),
+        frame_bytes=one.scale.frame_bytes,
+        median_handoff_bytes=min(ask.median_transfer_bytes for ask in asks.values()),
+        queue_pairs=max(ask.queue_pairs_per_transfer for ask in asks.values()),
+        max_port_mbps=MAX_NIC_MBPS,
+        max_gpu_gbps=one.fabric.gpu_gbps,
+    )
+    rate_factor = one.scale.rate_factor or chosen.rate_factor
+    dilation = one.scale.dilation or round(chosen.byte_factor / rate_factor, 2)
+    scale = Scale(rate_factor, dilation, one.scale.frame_bytes)
+    settings = {"rate_factor": scale.rate_factor, "dilation": scale.dilation, "frame_bytes": scale.frame_bytes}
+    return {label: with_changes(arm, {"scale": settings}) for label, arm in arms.items()}
