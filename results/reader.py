@@ -56,9 +56,7 @@ class RunFolder:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
-            raise InputError(
-                "run folder", str(self.path), "there is no such folder", "Give the folder of a run."
-            )
+            raise InputError("run folder", str(self.path), "there is no such folder", "Give the folder of a run.")
 
     def __repr__(self) -> str:
         return f"RunFolder({str(self.path)!r})"
@@ -166,9 +164,7 @@ class RunFolder:
                 raise self._damaged(f"events.jsonl line {number}", error) from error
         return found
 
-    def table(
-        self, name: str, columns: Sequence[str] | None = None, dictionary: Sequence[str] = ()
-    ) -> pa.Table:
+    def table(self, name: str, columns: Sequence[str] | None = None, dictionary: Sequence[str] = ()) -> pa.Table:
         """One of the tables of `results.schema.TABLES` as Arrow, with the columns asked for (default: all
         known)."""
         path = self._existing(f"{name}.parquet")
@@ -226,9 +222,7 @@ class RunFolder:
         try:
             number = int(version)  # type: ignore[call-overload]
         except (TypeError, ValueError):
-            raise InputError(
-                f"{self.path / name}: schema_version", version, "must be a whole number"
-            ) from None
+            raise InputError(f"{self.path / name}: schema_version", version, "must be a whole number") from None
         if number > SCHEMA_VERSION:
             raise InputError(
                 f"{self.path / name}: schema_version",
@@ -242,9 +236,7 @@ class RunFolder:
 
     def _damaged(self, name: str, error: Exception) -> InputError:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return InputError(
-            str(self.path / name), reason, "cannot be read", "The file is damaged: run it again."
-        )
+        return InputError(str(self.path / name), reason, "cannot be read", "The file is damaged: run it again.")
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:

@@ -167,9 +167,7 @@ class TableWriter:
 
     def __init__(self, path: Path, schema: pa.Schema, row_group_rows: int = 65_536) -> None:
         self.path, self.row_group_rows = path, row_group_rows
-        self.schema = schema.with_metadata(
-            {**(schema.metadata or {}), VERSION_KEY: str(SCHEMA_VERSION).encode()}
-        )
+        self.schema = schema.with_metadata({**(schema.metadata or {}), VERSION_KEY: str(SCHEMA_VERSION).encode()})
         self.rows_written = 0
         self._columns: dict[str, list[Any]] = {name: [] for name in schema.names}
         self._waiting = 0
@@ -237,9 +235,7 @@ class TableWriter:
     def __enter__(self) -> TableWriter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
         if kind is None:
             self.close()
         else:

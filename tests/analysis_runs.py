@@ -50,9 +50,7 @@ def make_run(folder: Path, plan: Plan) -> Path:
         seed=plan.seed,
         fabric=FabricSection(kind=plan.kind, bundle=plan.bundle),
     )
-    scenario = scenario.model_copy(
-        update={"routing": scenario.routing.model_copy(update={"striping": plan.striping})}
-    )
+    scenario = scenario.model_copy(update={"routing": scenario.routing.model_copy(update={"striping": plan.striping})})
     fabric = build(scenario.fabric)
     requests, transfers, busy = _serve(plan, fabric)
     end_s = float(requests["t_first_token_s"].max())
@@ -229,9 +227,7 @@ def _meta(plan: Plan, scenario: Scenario, digest: str, window: dict[str, float])
 
 
 def _fidelity(invalid: bool) -> dict[str, Any]:
-    def check(
-        name: str, value: float, unit: str, limit: float | None, ok: bool | None, text: str
-    ) -> dict[str, Any]:
+    def check(name: str, value: float, unit: str, limit: float | None, ok: bool | None, text: str) -> dict[str, Any]:
         return {"name": name, "value": value, "unit": unit, "limit": limit, "ok": ok, "text": text}
 
     return {
@@ -246,19 +242,11 @@ def _fidelity(invalid: bool) -> dict[str, Any]:
                 True,
                 "Worst link rate against the configured one",
             ),
-            check(
-                "lone_transfer_deviation_pct", 1.4, "%", 5.0, True, "A lone transfer against its ideal time"
-            ),
+            check("lone_transfer_deviation_pct", 1.4, "%", 5.0, True, "A lone transfer against its ideal time"),
             check("packets_lost", 412 if invalid else 0, "", 0, not invalid, "Packets lost"),
-            check(
-                "resolution_frames", 71.0, "frames", 50.0, True, "Frames per connection of the median handoff"
-            ),
-            check(
-                "packet_budget_used_pct", 58.0, "%", 100.0, True, "Share of the machine's packet budget used"
-            ),
-            check(
-                "maxmin_ratio_median", 1.04, "", None, None, "Transfers against the max-min reference, median"
-            ),
+            check("resolution_frames", 71.0, "frames", 50.0, True, "Frames per connection of the median handoff"),
+            check("packet_budget_used_pct", 58.0, "%", 100.0, True, "Share of the machine's packet budget used"),
+            check("maxmin_ratio_median", 1.04, "", None, None, "Transfers against the max-min reference, median"),
             check("maxmin_ratio_p95", 1.31, "", None, None, "Transfers against the max-min reference, P95"),
             check("sampler_lag_p99_ms", 1.9, "ms", 20.0, True, "Queue sampler lag, P99"),
         ],
