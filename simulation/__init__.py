@@ -1,0 +1,1 @@
+"""Flow-level simulation of the same scenarios."""

@@ -1,0 +1,99 @@
+"""Virtual time for the serving engine: timers on a heap, handoffs on the fluid network.
+
+One clock: every time is model seconds from the run's start. Simultaneous events are fed in the engine's order,
+(time, kind, id), and nothing is drawn at random: equal scenarios give equal runs to the last bit.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from scenario.errors import RunError
+from topologies.fluid import Completion, FluidNetwork, Transfer
+from traffic.actions import (
+    Action,
+    CancelTransfer,
+    Event,
+    StartTimer,
+    StartTransfer,
+    TimerFired,
+    TransferDone,
+    event_order,
+)
+from traffic.engine import Engine
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A handoff as it went: `end` is None when the run ended before it; `cancelled` when its request timed out."""
+
+    order: StartTransfer
+    transfer: Transfer
+    t_submit_s: float
+    end: Completion | None = None
+    cancelled: bool = False
+
+
+class VirtualTime:
+    """Carries out the engine's actions and feeds it events until every measured request has its first token."""
+
+    def __init__(
+        self, engine: Engine, network: FluidNetwork, plan: Callable[[StartTransfer], Transfer]
+    ) -> None:
+        """`plan` says over which lanes an order goes; it is called once an order, in the order of submission."""
+        self._engine, self._network, self._plan = engine, network, plan
+        self._timers: list[tuple[tuple[float, int, int], Event]] = []
+        self.sent: dict[int, Sent] = {}
+        self.events = 0
+
+    def run(self) -> float:
+        """Serve to the end; the last event's time. Raises RunError when the engine waits for nothing."""
+        now_s = 0.0
+        self._carry_out(self._engine.start(), now_s)
+        while not self._engine.finished:
+            timer_s = self._timers[0][0][0] if self._timers else None
+            end_s = self._network.next_completion()
+            if end_s is not None and (timer_s is None or end_s <= timer_s):
+                now_s = end_s
+                for end in self._network.advance(now_s):
+                    self._finish(end, now_s)
+            elif timer_s is not None:
+                # All ends until now have been collected, so the network's clock follows by itself.
+                now_s, (_, event) = timer_s, heapq.heappop(self._timers)
+                self._feed(event, now_s)
+            else:
+                raise RunError("the serving engine is not finished, but waits for no timer and no transfer")
+        return now_s
+
+    def _feed(self, event: Event, now_s: float) -> None:
+        self.events += 1
+        self._carry_out(self._engine.on(event, now_s), now_s)
+
+    def _finish(self, end: Completion, now_s: float) -> None:
+        number = end.transfer.transfer_id
+        before = self.sent[number]
+        if before.cancelled:
+            return
+        self.sent[number] = Sent(before.order, before.transfer, before.t_submit_s, end)
+        self._feed(TransferDone(number), now_s)
+
+    def _carry_out(self, actions: Sequence[Action], now_s: float) -> None:
+        for action in actions:
+            if isinstance(action, StartTimer):
+                fired = TimerFired(action.key)
+                heapq.heappush(self._timers, (event_order(max(action.at_s, now_s), fired), fired))
+            elif isinstance(action, StartTransfer):
+                transfer = self._plan(action)
+                self.sent[action.transfer_id] = Sent(action, transfer, now_s)
+                self._network.start(transfer, now_s)
+            elif isinstance(action, CancelTransfer):
+                self._cancel(action.transfer_id, now_s)
+
+    def _cancel(self, number: int, now_s: float) -> None:
+        """Stop a handoff. One that ended at this very instant is off the network already, and stays reported."""
+        before = self.sent[number]
+        self.sent[number] = Sent(before.order, before.transfer, before.t_submit_s, before.end, cancelled=True)
+        if number in self._network.active:
+            self._network.cancel(number, now_s)
