@@ -43,12 +43,12 @@ def run(folder: Path, scenario: Scenario, budget_hops_per_s: float, progress: Pr
     require_machine()
     new_run_folder(folder, scenario)
     began = time.monotonic()
-    code = sandboxed(["emulation.runner", str(folder.resolve()), repr(budget_hops_per_s)], folder, progress)
+    code = sandboxed(["-m", "emulation.runner", str(folder.resolve()), repr(budget_hops_per_s)], folder, progress)
     return Ended(code, time.monotonic() - began)
 
 
 def sandboxed(argv: list[str], folder: Path, progress: Progress) -> int:
-    """Run a module of ours in a sandbox; its lines of JSON go to `progress`. Returns 0 or 130, raises on other ends."""
+    """Run Python with `argv` in a sandbox; its lines of JSON go to `progress`. Returns 0 or 130, raises on other ends."""
     failure = ""
     with open(folder / "runner.log", "wb") as log, Sandbox(argv, stderr=log) as sandbox:
         assert sandbox.process.stdout is not None

@@ -22,7 +22,6 @@ from emulation.launch import Progress, sandboxed
 from emulation.network import EmulatedNetwork
 from emulation.qdisc_dump import QdiscDump, decode
 from emulation.sandbox import STATE_DIR, require_machine
-from scenario.errors import RunError
 from scenario.models import FabricSection, Scenario
 from topologies.build import build
 
@@ -45,7 +44,7 @@ class Machine:
 
 
 def measure(frame_bytes: int, progress: Progress) -> Machine:
-    """Check this machine, in a sandbox. Raises MachineError or RunError."""
+    """Check this machine, in a sandbox. Raises MachineError, RunError or KeyboardInterrupt."""
     require_machine()
     found: dict[str, object] = {}
 
@@ -54,8 +53,8 @@ def measure(frame_bytes: int, progress: Progress) -> Machine:
         progress(message)
 
     with tempfile.TemporaryDirectory(prefix="zcube-check-") as folder:
-        if sandboxed(["emulation.machine", str(frame_bytes)], Path(folder), hear):
-            raise RunError("the check of the machine was interrupted")
+        if sandboxed(["-m", "emulation.machine", str(frame_bytes)], Path(folder), hear):
+            raise KeyboardInterrupt
     return Machine(float(str(found["hops_per_s"])), float(str(found["bringup_s"])))
 
 

@@ -234,9 +234,10 @@ class Run:
     ) -> None:
         say(phase="writing results")
         sent = list(loop.transfers.values())
-        reference = transfers.references(self.fabric, self.scenario, self.scale, sent)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
         write_table(self.folder / "gpus.parquet", GPUS, self.engine.gpu_states)
+        # The replay may take seconds, which somebody who pressed Ctrl-C does not wait for.
+        reference = {} if self.stop_asked else transfers.references(self.fabric, self.scenario, self.scale, sent)
         write_table(
             self.folder / "transfers.parquet",
             TRANSFERS,
@@ -252,7 +253,7 @@ class Run:
             maxmin_ratios=[
                 (loop.model_s(item.done.t_ns) - item.t_submit_s) / reference[item.order.transfer_id].ideal_s
                 for item in sent
-                if item.done is not None
+                if item.done is not None and item.order.transfer_id in reference
             ],
             sampler=sampler,
             sampler_period_ms=1e3 / sample_hz(self.scenario.fabric, self.scenario.telemetry, self.scale),

@@ -16,11 +16,11 @@ from scenario.scale import Scale
 
 
 def sample_hz(fabric: FabricSection, telemetry: TelemetrySection, scale: Scale) -> float:
-    """Samples per wall second of switch ports: by the frame time at the full NIC rate.
+    """Samples per wall second of switch ports: by the frame time at half the NIC rate, ZCube's port.
 
     The same for every fabric of a comparison, whatever its port rate, since a peak is found by looking often.
     """
-    return telemetry.samples_per_frame_time / scale.frame_time_wall_s(fabric.gpu_gbps)
+    return telemetry.samples_per_frame_time / scale.frame_time_wall_s(fabric.gpu_gbps / 2)
 
 
 class SamplerProcess:

@@ -71,14 +71,14 @@ class Sandbox:
     """One command in a sandbox of its own. Use as a context manager; leaving it ends everything inside."""
 
     def __init__(self, argv: Sequence[str], *, stdout: int | IO[bytes] = subprocess.PIPE, stderr: IO[bytes]) -> None:
-        """Start `argv` (a Python module and its arguments) as the sandbox's runner. Raises MachineError."""
+        """Start Python with `argv` (such as -m, a module, its arguments) as the sandbox's runner. Raises MachineError."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         command = [
             *("setpriv", "--pdeathsig", "KILL"),
             *("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"),
             *("--propagation", "private"),
             *(sys.executable, "-m", "emulation.init", "--"),
-            *(sys.executable, "-m", *argv),
+            *(sys.executable, *argv),
         ]
         environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
         environment["PATH"] = f"{environment.get('PATH', '')}:{_SYSTEM_PATH}"
