@@ -18,9 +18,9 @@ import os
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 
 from controller.plan import Plan, PlanError, from_topo, load
 
@@ -58,14 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def serve(plan: Plan, status_path: Path | None, host: str, port: int) -> None:
     """Run the controller in this process until a signal ends it. Raises PlanError, LaunchError."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _end)
     fabric = plan.build()
     expected = plan.expected_switches(fabric)
     ruleset = plan.rules(fabric)
     check_port(host, port)
     if status_path is not None and not status_path.parent.is_dir():
         raise PlanError("status", str(status_path), "its folder does not exist")
+    _end_at_signal()
     try:
         from controller import app, sdn  # here, so that bad input is reported before the library is loaded
     except RuntimeError as error:  # sdn.SdnError, which cannot be named when sdn did not load
@@ -93,10 +92,19 @@ def check_port(host: str, port: int) -> None:
             ) from error
 
 
-def _end(number: int, _frame: FrameType | None) -> None:
-    """End at once: neither library stops its threads cleanly, and every file is written whole."""
-    logging.shutdown()
-    os._exit(0 if number == signal.SIGTERM else 130)
+def _end_at_signal() -> None:
+    """End the process at SIGTERM or SIGINT, at once: neither library stops its threads cleanly, all files are whole.
+
+    A thread waits for the signal, because a Python handler runs in the main thread only, and that one sits in
+    Thread.join under os-ken: a signal that comes just before it sleeps there would never be noticed.
+    """
+    wanted = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+
+    def wait() -> None:
+        os._exit(0 if signal.sigwait(wanted) == signal.SIGTERM else 130)
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
 
 
 def _parser() -> argparse.ArgumentParser:
