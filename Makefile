@@ -34,5 +34,5 @@ lock:  ## make the lock files anew after a change in pyproject.toml
 	@bash vagrant/lock.sh
 
 clean:  ## remove .venv and caches, never results
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache .import_linter_cache *.egg-info build
+	rm -rf .venv .venv.stale .pytest_cache .ruff_cache .mypy_cache .import_linter_cache *.egg-info build
 	find . -name __pycache__ -type d -not -path './runs/*' -prune -exec rm -rf {} +

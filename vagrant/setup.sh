@@ -61,11 +61,12 @@ marker=$venv/.zcube-venv   # this .venv was made here, so it may be thrown away
 unset PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX
 export PIP_USER=0 PIP_DISABLE_PIP_VERSION_CHECK=1
 
-# One run at a time. The lock is the script itself: nothing is left behind.
+# One run at a time. The lock is the script itself: nothing is left behind. pip inherits it, so that a pip which
+# outlives a killed run is waited for.
 exec 9<"${BASH_SOURCE[0]}" || exit 3
-flock 9
+flock -n 9 || { say "setup: waiting for another set-up in this folder to end"; flock 9; }
 
-command -v dpkg-query >/dev/null && command -v apt-get >/dev/null || fail \
+type -P dpkg-query apt-get >/dev/null || fail \
     "this is not a Debian-like system (no dpkg and apt-get)." \
     "Use Debian 12, or the virtual machine: cd vagrant && vagrant up"
 
@@ -131,6 +132,16 @@ fi
 
 if $check; then exit 1; fi
 
+# Run by sudo in a user's clone: the user owns what was made, also when it was not finished.
+log=$(mktemp)
+finish() {
+    local owner
+    rm -f -- "$log"
+    owner=$(stat -c %u:%g -- "$root")
+    if ((EUID == 0)) && [[ $owner != 0:* && -d $venv ]]; then chown -R -h -- "$owner" "$venv"; fi
+}
+trap finish EXIT
+
 # --- Debian packages ------------------------------------------------------------------------------------------
 if ((${#missing[@]})); then
     by_hand="apt-get update && apt-get install --no-install-recommends ${missing[*]}"
@@ -144,7 +155,7 @@ if ((${#missing[@]})); then
     # Descriptor 9 is closed: a daemon started by a package would keep the lock for ever.
     apt() {
         "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@" \
-            </dev/null 9<&-
+            </dev/null >"$log" 2>&1 9<&- || { tail -n 40 -- "$log" >&2; return 1; }
     }
     say "setup: apt-get update"
     apt update || fail "apt-get update failed." "See why: sudo apt-get update"
@@ -156,14 +167,17 @@ if ((${#missing[@]})); then
 fi
 
 # --- Python environment ---------------------------------------------------------------------------------------
+mapfile -t wanted < <(keys)   # again: the interpreter may have come only now
 "$system_python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || fail \
     "$system_python is older than 3.11." "Use Debian 12 or later, or the virtual machine: cd vagrant && vagrant up"
 
 # The lock files are complete and hashed, so pip resolves nothing. Without build isolation ryu's source package is
-# built with the pinned setuptools<68 that requirements-build.lock has put into .venv.
+# built with the pinned setuptools<68 that requirements-build.lock has put into .venv. A plain PATH: ryu's build
+# looks for git and stops at a folder that it may not read.
 pip_install() {
-    "$venv/bin/python" -m pip install -qq --no-input --progress-bar off --no-build-isolation --no-deps "$@" \
-        </dev/null 9<&- || fail "pip could not install the pinned packages (see above)." \
+    PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+        "$venv/bin/python" -m pip install -qq --no-input --progress-bar off --no-build-isolation --no-deps "$@" \
+        </dev/null || fail "pip could not install the pinned packages (see above)." \
         "Check the way to the package index, then run this again: bash vagrant/setup.sh" \
         "An index of your own: pip config set global.index-url ADDRESS"
 }
@@ -181,8 +195,10 @@ for part in "${todo[@]}"; do
                 fail "$venv was not made by this script, so it is not replaced." "Move it away: mv .venv .venv.mine"
             fi
             say "setup: making .venv (one to two minutes)"
-            rm -rf -- "$venv" || fail "cannot remove the old .venv." "As root: sudo rm -rf '$venv'"
-            mkdir -- "$venv" && : >"$marker" || fail "cannot write to $root." "Use a clone that you own."
+            # Renamed first: a removal that is cut short must not leave a half .venv without its marker.
+            rm -rf -- "$venv.stale" && { [[ ! -e $venv && ! -L $venv ]] || mv -- "$venv" "$venv.stale"; } &&
+                rm -rf -- "$venv.stale" || fail "cannot remove the old .venv." "As root: rm -rf '$venv' '$venv.stale'"
+            { mkdir -- "$venv" && : >"$marker"; } || fail "cannot write to $root." "Use a clone that you own."
             "$system_python" -m venv --system-site-packages "$venv" || fail \
                 "cannot make the environment." "As root: apt-get install --reinstall python3-venv"
             # --ignore-installed: everything into .venv, also what the system has in the same version.
@@ -202,10 +218,4 @@ for part in "${todo[@]}"; do
     esac
     finished "$part"
 done
-
-# Run by sudo in a user's clone: the user owns what was made.
-owner=$(stat -c %u:%g -- "$root")
-if ((EUID == 0)) && [[ $owner != 0:* ]]; then
-    chown -R -h -- "$owner" "$venv"
-fi
 say "setup: done. Try: .venv/bin/zcube --help"
