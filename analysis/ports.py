@@ -123,19 +123,18 @@ def reduce_ports(
     """The same from a port table in memory. Ports that the fabric does not have (management) are left out."""
     ordered = sorted(infos.values(), key=lambda p: (tier_rank(p.tier), _natural(p.node), p.port))
     rows, port = _select(samples, ordered, window)
+    t = samples["t_s"].to_numpy(dtype=np.float64)[rows]
+    frames: Floats = samples["backlog_bytes_raw"].to_numpy()[rows] / float(scale.frame_bytes)
     starts = np.flatnonzero(np.r_[True, port[1:] != port[:-1]]) if port.size else np.empty(0, dtype=np.int64)
     ends = np.r_[starts[1:], port.size] - 1 if port.size else starts
     present = port[starts] if port.size else np.empty(0, dtype=np.int64)
+    hold = np.diff(t, append=window.t_end_s)
+    hold[ends] = window.t_end_s - t[ends]
 
-    frames: Floats = rows["backlog_bytes_raw"].to_numpy(dtype=np.float64) / scale.frame_bytes
-    t = rows["t_s"].to_numpy(dtype=np.float64)
-    sent = rows["tx_bytes_raw"].to_numpy(dtype=np.float64)
-    wall = rows["t_wall_s"].to_numpy(dtype=np.float64)
-    drops = rows["drops"].to_numpy(dtype=np.float64)
-    last = np.zeros(port.size, dtype=bool)
-    last[ends] = True
-    hold = np.where(last, max(window.t_end_s, 0) - t, np.r_[t[1:], 0.0] - t) if port.size else t
-    hold = np.clip(hold, 0, None)
+    def grown(column: str) -> Floats:
+        """Increase of a cumulative count from the first to the last sample of each port."""
+        values = samples[column].to_numpy(dtype=np.float64)
+        return np.asarray(values[rows[ends]] - values[rows[starts]], dtype=np.float64)
 
     figures = pd.DataFrame({"port_index": np.arange(len(ordered))})
     for name, value in (
@@ -153,9 +152,9 @@ def reduce_ports(
     if port.size:
         held = np.add.reduceat(hold, starts)
         rate_bps = scale.rate_factor * figures["gbps"].to_numpy()[present] * 1e9
-        elapsed = wall[ends] - wall[starts]
+        elapsed = grown("t_wall_s")
         with np.errstate(divide="ignore", invalid="ignore"):
-            load = (sent[ends] - sent[starts]) * 8 / rate_bps / elapsed
+            load = grown("tx_bytes_raw") * 8 / rate_bps / elapsed
             mean = np.add.reduceat(frames * hold, starts) / held
         figures.loc[present, "load"] = np.where(elapsed > 0, load, np.nan)
         figures.loc[present, "backlog_peak_frames"] = np.maximum.reduceat(frames, starts)
@@ -163,7 +162,7 @@ def reduce_ports(
         figures.loc[present, "over_threshold_s"] = np.add.reduceat(
             np.where(frames >= threshold_frames, hold, 0.0), starts
         )
-        figures.loc[present, "drops"] = drops[ends] - drops[starts]
+        figures.loc[present, "drops"] = grown("drops")
         figures.loc[present, "samples"] = ends - starts + 1
     return PortFigures(
         table=figures.drop(columns="port_index"),
@@ -176,23 +175,29 @@ def _natural(name: str) -> tuple[str, int]:
     return (found.group(1), int(found.group(2) or 0)) if found else (name, 0)
 
 
-def _select(samples: pd.DataFrame, ordered: list[PortInfo], window: Window) -> tuple[pd.DataFrame, NDArray[np.int64]]:
-    """The samples inside the window, sorted by port and then time, and the port index of each."""
+def _select(
+    samples: pd.DataFrame, ordered: list[PortInfo], window: Window
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row numbers of the samples inside the window, sorted by port and then time, and the port index of each."""
     index = {(p.node, p.port): i for i, p in enumerate(ordered)}
     nodes = samples["node"].astype("category")
     width = max((p.port for p in ordered), default=0) + 1
-    lookup = np.full((len(nodes.cat.categories), width), -1, dtype=np.int64)
+    # One row more than there are nodes and one column more than there are ports: nobody's, always -1.
+    lookup = np.full((len(nodes.cat.categories) + 1, width + 1), -1, dtype=np.int64)
     for row, node in enumerate(nodes.cat.categories):
-        lookup[row] = [index.get((str(node), place), -1) for place in range(width)]
+        lookup[row, :width] = [index.get((str(node), place), -1) for place in range(width)]
     t = samples["t_s"].to_numpy(dtype=np.float64)
-    code, number = nodes.cat.codes.to_numpy(), samples["port"].to_numpy(dtype=np.int64)
-    valid = (code >= 0) & (number >= 0) & (number < width)
-    port = np.full(len(samples), -1, dtype=np.int64)
-    port[valid] = lookup[code[valid], number[valid]]
+    number = samples["port"].to_numpy(dtype=np.int64)
+    number = np.where((number < 0) | (number >= width), width, number)
+    port = lookup.take((nodes.cat.codes.to_numpy(dtype=np.int64) % len(lookup)) * (width + 1) + number)
     keep = np.flatnonzero((port >= 0) & (t >= window.t_start_s) & (t <= window.t_end_s))
-    port = port[keep]
-    order = np.lexsort((t[keep], port.astype(np.int32)))
-    return samples.iloc[keep[order]], port[order]
+    port, t = port[keep], t[keep]
+    if np.all(t[1:] >= t[:-1]):  # as a sampler writes them: a stable sort by port alone will do, and is fast
+        narrow = port.astype(np.int16) if len(ordered) < 32_768 else port
+        order = np.argsort(narrow, kind="stable")
+    else:
+        order = np.lexsort((t, port))
+    return keep[order], port[order]
 
 
 def _binned(
