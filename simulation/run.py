@@ -1,8 +1,13 @@
 """The same scenario in virtual time: on its fabric, or on an infinite core for the fabric-free bound.
 
-On an infinite core only the GPUs' NICs limit, one of the full rate in each direction. What is left out in both: queues,
-losses, headers (unless `goodput_share` says so), latency and TCP. Same engine, workload and queue pairs as in the
-emulation.
+On an infinite core only the GPUs' NICs limit, one of the full rate in each direction. What is left out in both:
+queues, losses, headers (unless `goodput_share` says so), latency and TCP. Same engine, workload and queue pairs as
+in the emulation.
+
+How far the bound is one: an infinite core takes nothing from any handoff alone, so without contention at the NICs no
+fabric is faster. Under contention it still shares NICs fairly, and a fabric that holds one handoff back may let its
+neighbour at the same NIC end earlier. In a closed loop an earlier end also moves later arrivals. So it bounds the
+distribution in practice, not each request by proof (`tests/test_simulation_bound.py` has the counterexample).
 """
 
 from __future__ import annotations
