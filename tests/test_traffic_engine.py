@@ -72,6 +72,11 @@ def test_queueing_behind_a_batch_and_batches_up_to_the_limit() -> None:
     ]
 
 
+def test_a_batch_may_be_exactly_full() -> None:
+    source = FixedSource([(0.0, req(0, 10)), *[(0.05, req(i, 500)) for i in (1, 2, 3)]])
+    assert drive(small(), source).instants("prefill_forward") == pytest.approx([0.0, 0.11, 0.11, 1.21])
+
+
 def test_a_request_larger_than_a_batch_goes_alone() -> None:
     done = drive(small(), FixedSource([(0.0, req(0, 3000)), (0.0, req(1, 10))]))
     assert done.instants("prefill_forward") == [0.0, 3.1]
@@ -195,6 +200,21 @@ def test_early_stamps_never_turn_time_back() -> None:
     assert done.instants("kv_transfer")[0] == done.instants("decode_waiting")[0] == 1.1
     assert done.instants("prefill_forward") == [0.0, 1.1]
     assert done.states("gpu1")[-2:] == [(1.1, "busy"), (2.2, "waiting_work")]
+
+
+def test_an_early_stamp_starts_no_batch_before_the_server_is_idle() -> None:
+    # Request 2 needs the memory of 0, reported at 2.1 with a stamp of 1.15; the server is busy with 1 until 1.6.
+    source = FixedSource([(0.0, req(0, 1000)), (0.5, req(1, 400)), (0.6, req(2, 1000))])
+    done = drive(small(prefill_kv_gb_per_gpu=0.2), source, stamp=lambda t: t - 0.95)
+    assert done.instants("prefill_forward") == [0.0, 1.1, 1.6]
+
+
+def test_a_batch_takes_nobody_who_came_after_its_start() -> None:
+    # Request 1 waits from 0.2 for the memory of 0: reported at 2.1, stamped 1.15. Request 2 came at 1.5, so it is
+    # not in the batch that starts at 1.15.
+    source = FixedSource([(0.0, req(0, 1000)), (0.2, req(1, 900)), (1.5, req(2, 50))])
+    done = drive(small(prefill_kv_gb_per_gpu=0.2), source, stamp=lambda t: t - 0.95)
+    assert done.instants("prefill_forward") == [0.0, 1.15, 2.15]
 
 
 def test_ties_go_by_time_kind_and_id() -> None:
