@@ -192,9 +192,7 @@ class CodingAgentSource:
         service_mean = self._mean_service_s()
         where = uniform(seed, session_id, purpose="phase_at_start") * self.mean_cycle_s
         if where >= service_mean:
-            return share * lognormal(
-                seed, session_id, purpose="residual_think", law=self._think.length_biased()
-            )
+            return share * lognormal(seed, session_id, purpose="residual_think", law=self._think.length_biased())
         decode = OUTPUT_TOKENS.scaled(self._scenario.serving.decode_step_ms / 1e3)
         other_s = service_mean - decode.mean
         law = decode.length_biased() if where < decode.mean else decode
@@ -217,9 +215,7 @@ class CodingAgentSource:
                 rank = uniform(self._seed, i, purpose="first_rank")
                 sessions[i] = _Session(self._seed, i, turn, rank, self.max_input_tokens, growth)
             turn, prompt, cached, output = sessions[i].next_turn()
-            phase: Phase = (
-                "warmup" if request_id < limits[0] else "measured" if request_id < limits[1] else "cooldown"
-            )
+            phase: Phase = "warmup" if request_id < limits[0] else "measured" if request_id < limits[1] else "cooldown"
             request = Request(request_id, i, turn, "coding-agent", prompt, cached, output, phase)
             if first:
                 self._initial.append((at_s, request))

@@ -75,9 +75,7 @@ class Engine:
         model = kv_model(scenario.serving.model)
         check_requests_fit(scenario, model, source)
         self._lives = {
-            r.request_id: Live(
-                r, model.kv_bytes(r.input_tokens), model.kv_bytes(r.input_tokens + r.output_tokens)
-            )
+            r.request_id: Live(r, model.kv_bytes(r.input_tokens), model.kv_bytes(r.input_tokens + r.output_tokens))
             for r in source.requests
         }
         self._open_measured = set(source.measured_ids)
@@ -196,9 +194,7 @@ class Engine:
                 live.mark("prefill_forward", t_s)
                 live.step = Step.FORWARD
             tokens = sum(live.request.uncached_tokens for live in batch)
-            self._timer(
-                t_s + prefill_batch_s(self._scenario, tokens), TimerKind.PREFILL_DONE, self._batch_count
-            )
+            self._timer(t_s + prefill_batch_s(self._scenario, tokens), TimerKind.PREFILL_DONE, self._batch_count)
             self._batches[self._batch_count] = prefill
             self._batch_count += 1
         self._note_state(prefill.server.name, prefill.server.gpus, prefill.state, t_s)
@@ -236,9 +232,7 @@ class Engine:
         decode = self._decode_of(live)
         gpus = self._prefill_of(live).server.gpus
         request_id = live.request.request_id
-        for rank, (src, dst, size) in enumerate(
-            handoff(self._serving.shape, gpus, decode.target.gpus, live.kv_bytes)
-        ):
+        for rank, (src, dst, size) in enumerate(handoff(self._serving.shape, gpus, decode.target.gpus, live.kv_bytes)):
             # Numbered by request and rank, so that a transfer has the same id in every executor and on every
             # fabric.
             transfer_id = request_id * self._tp + rank
@@ -276,9 +270,7 @@ class Engine:
         first_s = live.mark("first_token", t_s)
         live.step = Step.DECODING
         # Decode is a compute model, so the last token's instant is known now, also if the run ends before it.
-        end_s = live.mark(
-            "finished", first_s + decode_after_first_s(self._serving, live.request.output_tokens)
-        )
+        end_s = live.mark("finished", first_s + decode_after_first_s(self._serving, live.request.output_tokens))
         request_id = live.request.request_id
         self._open_measured.discard(request_id)
         self._actions.append(EmitToken(request_id, first_s))

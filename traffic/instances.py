@@ -64,9 +64,7 @@ class Prefill:
         while self.queue:
             live = self.queue[0]
             tokens += live.request.uncached_tokens
-            too_many = bool(batch) and (
-                tokens > self.batch_tokens or live.instants["prefill_waiting"] > start_s
-            )
+            too_many = bool(batch) and (tokens > self.batch_tokens or live.instants["prefill_waiting"] > start_s)
             if too_many or live.kv_bytes > self.free_bytes:
                 break
             self.free_bytes -= live.kv_bytes

@@ -79,9 +79,7 @@ def roles(scenario: Scenario) -> Roles:
             "serving.block_servers",
             block,
             f"layout interleaved needs an even block size that divides the {count} servers",
-            f"Use one of {fitting}."
-            if fitting
-            else f"Use a multiple of {2 * tp} GPUs (an even number of servers).",
+            f"Use one of {fitting}." if fitting else f"Use a multiple of {2 * tp} GPUs (an even number of servers).",
         )
     first_half = [s for i, s in enumerate(everyone) if i % block < block // 2]
     second_half = [s for i, s in enumerate(everyone) if i % block >= block // 2]

@@ -24,11 +24,7 @@ class Request:
     phase: Phase
 
     def __post_init__(self) -> None:
-        if (
-            not 0 <= self.cached_tokens <= self.input_tokens
-            or self.input_tokens < 1
-            or self.output_tokens < 1
-        ):
+        if not 0 <= self.cached_tokens <= self.input_tokens or self.input_tokens < 1 or self.output_tokens < 1:
             raise ValueError(f"token counts of request {self.request_id} are out of range: {self}")
 
     @property

@@ -48,9 +48,7 @@ def handoff(
     if shape == "A":
         tp = len(prefill_server_gpus)
         if len(targets) != tp:
-            raise InputError(
-                "decode_target", targets, f"shape A needs equal TP on both sides; prefill has {tp} GPUs"
-            )
+            raise InputError("decode_target", targets, f"shape A needs equal TP on both sides; prefill has {tp} GPUs")
         share, rest = divmod(kv_bytes, tp)
         return [
             (src, dst, share + (1 if rank < rest else 0))
