@@ -15,7 +15,9 @@ def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
     scale, gbps = first.data.scale, first.scenario.fabric.gpu_gbps
     if all(arm.simulated for arm in runs):
         scaled = "The runs are simulated: flows share links by max-min fairness, without packets or windows."
+        transport = "No transport runs: neither TCP nor RDMA, no loss, no congestion control."
     else:
+        transport = "TCP stands for RDMA: no PFC, no ECN marks, no RDMA NIC."
         emulated = short(gbps * scale.rate_factor * 1e3)
         scaled = (
             f"Ports run scaled down: {emulated} Mb/s stands for {gbps:g} Gb/s, and one model second took "
@@ -26,7 +28,7 @@ def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
         "Prefill and decode are timers: their durations come from a formula, not from a GPU.",
         "There is no model and no client leg: no text is made, and TTFT ends where the decode side would "
         "emit the first token.",
-        "TCP stands for RDMA: no PFC, no ECN marks, no RDMA NIC.",
+        transport,
     )
 
 

@@ -138,7 +138,7 @@ def stage_split(comparison: Comparison) -> go.Figure | None:
         figure.update_xaxes(axis("ms of model time", tickformat=",", range=[0, max(totals) * 1.12]), row=place, col=1)
         figure.update_yaxes(axis("", autorange="reversed"), row=place, col=1)
     _small_titles(figure)
-    return finish(figure, 270 + 62 * len(arms), barmode="stack", legend=_LEGEND_BELOW, bargap=0.35)
+    return finish(figure, 300 + 55 * len(arms), barmode="stack", legend=_LEGEND_BELOW, bargap=0.35)
 
 
 def _small_titles(figure: go.Figure) -> None:

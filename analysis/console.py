@@ -50,7 +50,7 @@ def equality_table(comparison: Comparison) -> Table:
         table.add_column(head, overflow="fold")
     table.add_column("")
     for row in comparison.equality:
-        mark = Text(row.mark, style=_STYLES[row.mark])
+        mark = Text(row.mark, style=_STYLES.get(row.mark, ""))
         table.add_row(row.name, *row.values, mark)
     return table
 
@@ -100,8 +100,18 @@ def fidelity_table(comparison: Comparison) -> Table:
             mark = {True: " ok", False: " FAILED", None: ""}[verdict]
             style = {True: "green", False: "bold red", None: "dim"}[verdict]
             cells.append(Text.assemble(text, (mark, style)))
-        table.add_row(row.explanation or row.name, *cells, row.limit)
+        table.add_row(row.label, *cells, row.limit)
     return table
+
+
+def _failures(comparison: Comparison) -> list[str]:
+    return [
+        f"{arm.label}: {row.label}: {row.texts[index]} (limit {row.limit}){': ' if row.details[index] else ''}"
+        f"{row.details[index]}"
+        for row in comparison.fidelity
+        for index, arm in enumerate(comparison.arms)
+        if row.verdicts[index] is False
+    ]
 
 
 def _list(title: str, lines: Iterable[str], marker: str = "· ") -> Group:
@@ -119,6 +129,8 @@ def renderable(comparison: Comparison, report: Path | None = None) -> Renderable
     parts += [_list("3. The fabric-free bound", comparison.bound_lines()), Text()]
     if comparison.fidelity:
         parts += [fidelity_table(comparison), Text()]
+        if failures := _failures(comparison):
+            parts += [_list("Checks that failed", failures), Text()]
     else:
         parts += [_list("4. Fidelity of the emulation", ["Not measured: no arm was emulated."]), Text()]
     parts += [_list("5. What this result does not show", comparison.limits()), Text()]

@@ -48,6 +48,8 @@ class EqualityRow:
     @property
     def mark(self) -> str:
         """Short verdict for tables."""
+        if sum(value != NONE for value in self.values) < 2:
+            return ""
         if self.same:
             return "same"
         return "NOT EQUAL" if self.must_match else "differs"
@@ -87,6 +89,7 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
         "a trunk of m links is one port of m times the rate",
     )
     row("Buffer of one ASIC, frames", run(lambda a: number(a.scenario.transport.asic_buffer_frames, 9)), True)
+    row("Queue limit of a port, frames", run(_queue_limits), False, "equal buffers an ASIC are not equal a port")
     row("GPU pairs that share a switch", fabric(_sharing), False)
     rows.append(
         EqualityRow(
@@ -231,7 +234,18 @@ def _queue_pairs(arm: ArmResult) -> str:
 def _machine(arm: ArmResult) -> str:
     known = [arm.meta.get(key) for key in ("cpu_model", "cores", "kernel", "ovs_version")]
     names = ("{}", "{} cores", "Linux {}", "OVS {}")
+    known = [
+        value and str(value).split()[-1] if name == "OVS {}" else value
+        for name, value in zip(names, known, strict=True)
+    ]
     return ", ".join(n.format(v) for n, v in zip(names, known, strict=True) if v is not None) or NONE
+
+
+def _queue_limits(arm: ArmResult) -> str:
+    limits = arm.meta.get("queue_limit_frames")
+    if not isinstance(limits, dict) or not limits:
+        return NONE
+    return ", ".join(f"{tier} {number(frames)}" for tier, frames in limits.items())
 
 
 def _other_settings(arms: Sequence[ArmResult]) -> EqualityRow:

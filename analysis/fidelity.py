@@ -9,16 +9,38 @@ from typing import Any
 from analysis.arms import ArmResult
 from analysis.formats import NONE, short
 
+#: What the known checks are about; a check that is not here goes by its own name.
+LABELS = {
+    "link_rate_worst_deviation_pct": "Link rate, measured against configured, worst",
+    "lone_transfer_deviation_pct": "A lone handoff against its ideal time",
+    "packets_lost": "Packets lost",
+    "resolution_frames": "Resolution: frames a connection in the median handoff",
+    "packet_budget_used_pct": "Packet budget of this machine used",
+    "maxmin_ratio_median": "Transfers against the max-min reference, median",
+    "maxmin_ratio_p95": "Transfers against the max-min reference, P95",
+    "engine_lag_p99_ms": "Lag of the serving engine, P99",
+    "sampler_lag_p99_ms": "Lag of the queue sampler, P99",
+    "sampler_cpu_pct": "CPU of the queue sampler",
+    "cpu_pct": "CPU of the machine while serving",
+}
+
 
 @dataclass(frozen=True)
 class FidelityRow:
-    """One check over the arms: text and verdict of each (None: measured and not judged, or not there)."""
+    """One check over the arms: value, verdict (None: measured and not judged, or not there) and detail of each."""
 
     name: str
+    label: str
     texts: tuple[str, ...]
     verdicts: tuple[bool | None, ...]
+    details: tuple[str, ...]
     limit: str
-    explanation: str
+
+    @property
+    def common_detail(self) -> str:
+        """The detail, when all arms that have the check say the same."""
+        found = {detail for detail in self.details if detail}
+        return found.pop() if len(found) == 1 else ""
 
 
 def fidelity_rows(arms: Sequence[ArmResult]) -> tuple[FidelityRow, ...]:
@@ -30,10 +52,11 @@ def fidelity_rows(arms: Sequence[ArmResult]) -> tuple[FidelityRow, ...]:
         rows.append(
             FidelityRow(
                 name=name,
+                label=LABELS.get(name, name),
                 texts=tuple(_text(found.get(name)) for found in checks),
                 verdicts=tuple(_verdict(found.get(name)) for found in checks),
-                limit=next((_with_unit(c, "limit") for c in present if c.get("limit") is not None), ""),
-                explanation=next((str(c["text"]) for c in present if c.get("text")), ""),
+                details=tuple(str((found.get(name) or {}).get("text") or "") for found in checks),
+                limit=next((_limit(check) for check in present if check.get("limit") is not None), ""),
             )
         )
     return tuple(rows)
@@ -51,6 +74,11 @@ def _with_unit(check: Mapping[str, Any], key: str) -> str:
 
 def _text(check: Mapping[str, Any] | None) -> str:
     return NONE if check is None else _with_unit(check, "value")
+
+
+def _limit(check: Mapping[str, Any]) -> str:
+    limit = check["limit"]
+    return limit if isinstance(limit, str) else _with_unit(check, "limit")
 
 
 def _verdict(check: Mapping[str, Any] | None) -> bool | None:

@@ -89,7 +89,7 @@ def _scenarios(comparison: Comparison) -> list[dict[str, str]]:
 
 def _provenance(arm: ArmResult) -> str:
     keys = ("zcube_version", "executor", "started_utc", "kernel", "ovs_version", "mininet", "controller")
-    known = [f"{key.removesuffix('_version')} {arm.meta[key]}" for key in keys if arm.meta.get(key) is not None]
+    known = [f"{key.replace('_', ' ')} {arm.meta[key]}" for key in keys if arm.meta.get(key) is not None]
     return " · ".join(known)
 
 

@@ -116,6 +116,10 @@ def test_an_invalid_run_is_marked_everywhere(folders: dict[str, Path], tmp_path:
     assert found.to_json()["valid"] is False
     packets = next(check for check in found.fidelity if check.name == "packets_lost")
     assert packets.verdicts == (True, False)
+    assert packets.texts == ("0 packets", "412 packets")
+    assert packets.common_detail == ""
+    assert "bad: Packets lost: 412 packets (limit 0 unexplained): 412 without a drop" in console_text(found)
+    assert "412 without a drop" in render(found)
 
 
 def test_an_emulation_without_a_verdict_is_not_valid(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -188,7 +192,9 @@ def test_the_console_says_everything_in_order(comparison: Comparison) -> None:
         "no client leg",
         "20 Mb/s stands for 400 Gb/s",
         "Store-and-forward bias",
-        "Queue sampler lag",
+        "Lag of the queue sampler",
+        "a_check_of_tomorrow",
+        "0.95 to 1.25",
     ):
         assert needed in text, needed
 
