@@ -160,7 +160,7 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
     row("Executor", run(lambda a: str(a.meta["executor"])), True)
     row("Machine", run(_machine), True)
     rows.append(_other_settings(arms))
-    return tuple(rows)
+    return tuple(found for found in rows if any(value != NONE for value in found.values))
 
 
 def _bundle(arm: ArmResult) -> str:

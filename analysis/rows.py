@@ -60,14 +60,13 @@ def _value(summary: Any, key: str) -> float | None:
 
 
 def result_rows(arms: Sequence[ArmResult]) -> tuple[ResultRow, ...]:
-    """All rows; the bound has figures only where the fabric plays no part in them."""
+    """All rows; the bound has none of the fabric."""
     rows: list[ResultRow] = []
 
     def row(group: str, key: str, label: str, unit: str, style: Style = "number", compared: bool = False) -> None:
-        fabric_only = group in ("Fabric", "KV transfer")
         values, intervals = [], []
         for arm in arms:
-            hidden = arm.is_bound and fabric_only
+            hidden = arm.is_bound and group == "Fabric"
             values.append(None if hidden else _value(arm.summary, key))
             bounds = arm.summary["intervals"].get(key)
             intervals.append(Interval(*bounds) if bounds and not hidden else None)
