@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
@@ -30,32 +31,31 @@ def _chosen() -> str:
 NAME = _chosen()
 PACKAGE = {"ryu": "ryu", "os-ken": "os_ken"}[NAME]
 
-if NAME == "ryu":
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # eventlet says that it is deprecated; Ryu has no other hub
-        import eventlet.wsgi
-
-    # Ryu's web service imports this name, which current eventlet no longer has; nothing here serves HTTP.
-    eventlet.wsgi.ALREADY_HANDLED = object()
+# Both libraries on one hub. os-ken's default (native threads) never reports a switch that has left: the thread that
+# should is waiting for another one that nothing ends.
+os.environ.setdefault("OSKEN_HUB_TYPE", "eventlet")
 
 
 def _module(name: str) -> Any:
     try:
-        return importlib.import_module(f"{PACKAGE}.{name}")
+        return importlib.import_module(name)
     except ImportError as error:
         raise SdnError(f"{NAME} cannot be imported ({error}); set up with: bash vagrant/setup.sh") from error
 
 
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # eventlet says that it is deprecated; Ryu has no other hub
+    # Ryu's web service imports this name, which current eventlet no longer has; nothing here serves HTTP.
+    _module("eventlet.wsgi").ALREADY_HANDLED = object()
+
 # In this order: os-ken's controller imported first is a circular import.
-app_manager = _module("base.app_manager")
-controller = _module("controller.controller")
-ofp_event = _module("controller.ofp_event")
-handler = _module("controller.handler")
-ofproto_v1_3 = _module("ofproto.ofproto_v1_3")
-hub = _module("lib.hub")
-cfg = _module("cfg")
+app_manager = _module(f"{PACKAGE}.base.app_manager")
+controller = _module(f"{PACKAGE}.controller.controller")
+ofp_event = _module(f"{PACKAGE}.controller.ofp_event")
+handler = _module(f"{PACKAGE}.controller.handler")
+ofproto_v1_3 = _module(f"{PACKAGE}.ofproto.ofproto_v1_3")
+hub = _module(f"{PACKAGE}.lib.hub")
+cfg = _module(f"{PACKAGE}.cfg")
 
 VERSION = f"{NAME} {version(NAME)}"
 #: Base class of an application.
