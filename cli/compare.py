@@ -21,7 +21,7 @@ from cli.progress import RunProgress
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
 from emulation.sandbox import require_machine
-from emulation.scaling import resolve
+from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
 from results.reader import RunFolder
 from results.writer import create_folder, write_json
 from scenario.arms import PAIR, arms
@@ -82,7 +82,7 @@ def compare(
     if demo:
         plans.append(arms(options.scenario_with_options(options.EXPERIMENTS / "same-rail.yaml", seed=seed), labels[:2]))
     for plan in plans:
-        resolve(plan, 1.0)  # whatever does not fit is said before anything starts
+        resolve(plan, TYPICAL_BUDGET_HOPS_PER_S)  # whatever does not fit is said before anything starts
     require_machine()
     folder = out_folder or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     if folder.exists() and any(folder.iterdir()):

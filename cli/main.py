@@ -10,3 +10,6 @@ for verb in (compare, run, report, fabric, schema, controller, doctor):
     verb.register(app)
 
 __all__ = ["main"]
+
+if __name__ == "__main__":
+    main()

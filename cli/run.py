@@ -19,7 +19,7 @@ from cli.progress import RunProgress
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
 from emulation.sandbox import require_machine
-from emulation.scaling import resolve
+from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
 from results.reader import RunFolder
 from results.writer import write_json
 
@@ -54,7 +54,7 @@ def run(
         rate_factor=rate_factor,
         dilation=dilation,
     )
-    resolve({settings.name: settings}, 1.0)
+    resolve({settings.name: settings}, TYPICAL_BUDGET_HOPS_PER_S)
     require_machine()
     folder = out_folder or Path("runs") / f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
     with RunProgress("this machine") as progress:

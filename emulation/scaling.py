@@ -14,6 +14,8 @@ from traffic.sources import make_source
 #: Emulated rate of a full NIC that is not exceeded even where the budget would allow it: at 24 Mb/s a frame of
 #: 9,000 B lasts 3 ms, which a scheduler and a sampler on two cores still resolve.
 MAX_NIC_MBPS = 24.0
+#: A budget of the usual size, to find out what does not fit before the machine is looked at.
+TYPICAL_BUDGET_HOPS_PER_S = 12_000.0
 
 
 def resolve(arms: Mapping[str, Scenario], budget_hops_per_s: float) -> dict[str, Scenario]:

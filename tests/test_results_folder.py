@@ -25,9 +25,7 @@ GPU_ROWS = [{"gpu": "gpu1", "t_s": 0.5, "state": "busy"}, {"gpu": "gpu2", "t_s":
 
 def test_json_is_whole_and_has_no_nan(tmp_path: Path) -> None:
     target = tmp_path / "meta.json"
-    writer.write_json(
-        target, {"a": np.float64("nan"), "b": np.int64(3), "c": [math.inf, Path("x")], "d": {1: True}}
-    )
+    writer.write_json(target, {"a": np.float64("nan"), "b": np.int64(3), "c": [math.inf, Path("x")], "d": {1: True}})
     assert json.loads(target.read_text()) == {"a": None, "b": 3, "c": [None, "x"], "d": {"1": True}}
     assert [path.name for path in tmp_path.iterdir()] == ["meta.json"]
 
@@ -81,15 +79,11 @@ def test_a_killed_writer_leaves_no_table_that_looks_finished(tmp_path: Path) -> 
         "table.append({'gpu': 'gpu1', 't_s': 1.0, 'state': 'busy'}); os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     root = Path(__file__).resolve().parent.parent
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(tmp_path / "gpus.parquet")], cwd=root, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "gpus.parquet")], cwd=root, check=False)
     assert done.returncode == -signal.SIGKILL
     with pytest.raises(InputError, match=r"gpus\.parquet\.partial is there"):
         RunFolder(tmp_path).gpus()
-    writer.write_table(
-        tmp_path / "gpus.parquet", schema.GPUS, GPU_ROWS
-    )  # a second try goes over the leftover
+    writer.write_table(tmp_path / "gpus.parquet", schema.GPUS, GPU_ROWS)  # a second try goes over the leftover
     assert RunFolder(tmp_path).gpus()["t_s"].tolist() == [0.5, 1.5]
 
 

@@ -34,28 +34,34 @@ def max_min_rates(
     would be infinite), a resource listed twice by a flow and a capacity that is not positive; KeyError for a
     resource without a capacity.
     """
-    users: dict[ResourceId, list[FlowId]] = {}
+    # Flows over the same links have the same rate (queue pairs of one port pair, for instance): they fill as one.
+    alike: dict[tuple[ResourceId, ...], list[FlowId]] = {}
     for flow, resources in flows.items():
-        if not resources:
-            raise ValueError(f"flow {flow!r} crosses no resource: its rate has no limit")
-        for resource in resources:
-            crossing = users.setdefault(resource, [])
-            if crossing and crossing[-1] == flow:
-                raise ValueError(f"flow {flow!r} crosses {resource!r} twice")
-            crossing.append(flow)
-    left: dict[ResourceId, float] = {}
+        alike.setdefault(tuple(resources), []).append(flow)
+    users: dict[ResourceId, list[tuple[ResourceId, ...]]] = {}
     rising: dict[ResourceId, int] = {}
-    for resource, crossing in users.items():
-        if not capacities[resource] > 0:
-            raise ValueError(f"capacity of {resource!r} = {capacities[resource]!r}: must be positive")
-        left[resource] = capacities[resource]
-        rising[resource] = len(crossing)
+    for route, members in alike.items():
+        if not route:
+            raise ValueError(f"flow {members[0]!r} crosses no resource: its rate has no limit")
+        if len(set(route)) < len(route):
+            raise ValueError(f"flow {members[0]!r} crosses a resource twice: {route}")
+        for resource in route:
+            if resource in users:
+                users[resource].append(route)
+                rising[resource] += len(members)
+            else:
+                users[resource] = [route]
+                rising[resource] = len(members)
+    left = {resource: capacities[resource] for resource in users}
+    for resource, capacity in left.items():
+        if not capacity > 0:
+            raise ValueError(f"capacity of {resource!r} = {capacity!r}: must be positive")
 
     # A fair share only grows while others stop, so a stored share is a lower bound: it is brought up to date
     # when it comes to the top of the heap, and not before.
     heap = [(left[resource] / count, n, resource) for n, (resource, count) in enumerate(rising.items())]
     heapq.heapify(heap)
-    rates: dict[FlowId, float] = {}
+    rates: dict[tuple[ResourceId, ...], float] = {}
     while heap:
         level: float | None = None
         full: list[ResourceId] = []
@@ -73,16 +79,17 @@ def max_min_rates(
             break
         stopped: dict[ResourceId, int] = {}
         for resource in full:
-            for flow in users[resource]:
-                if flow not in rates:
-                    rates[flow] = level
-                    for crossed in flows[flow]:
-                        stopped[crossed] = stopped.get(crossed, 0) + 1
+            for route in users[resource]:
+                if route not in rates:
+                    rates[route] = level
+                    together = len(alike[route])
+                    for crossed in route:
+                        stopped[crossed] = stopped.get(crossed, 0) + together
         for resource, count in stopped.items():
             # One subtraction a round, not one a flow: the sum must not depend on the order of flows.
             left[resource] -= level * count
             rising[resource] -= count
-    return rates
+    return {flow: rates[route] for route, members in alike.items() for flow in members}
 
 
 def bottlenecks(

@@ -1,0 +1,176 @@
+"""The emulated network itself, as root in a sandbox: forwarding, a whole comparison, kills and interrupts."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests_root import REPOSITORY, needs_root
+
+pytestmark = [pytest.mark.root, needs_root]
+
+from emulation.sandbox import Sandbox  # noqa: E402
+from host_state import settled, snapshot  # noqa: E402
+from results.reader import RunFolder  # noqa: E402
+
+ZCUBE = [sys.executable, "-m", "cli.main"]
+SMALL = """
+name: small
+fabric: {gpus: 16, asic_ports: 8, gpus_per_switch: 4}
+scale: {rate_factor: 2.0e-5, dilation: 4.0}
+workload: {kind: coding_agent, requests: 12, warmup_requests: 2, utilisation: 0.8}
+"""
+
+
+def walked(tmp_path: Path, *arguments: str) -> dict[str, object]:
+    with open(tmp_path / "log", "wb") as log, Sandbox(["tests/emulated_paths.py", *arguments], stderr=log) as sandbox:
+        assert sandbox.process.stdout is not None
+        output = sandbox.process.stdout.read()
+        code = sandbox.wait(10)
+    assert code == 0, (tmp_path / "log").read_text()[-2000:]
+    found: dict[str, object] = json.loads(output)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("arguments", "queue_pairs"),
+    [
+        (("zcube", "32", "8", "destination"), 32 * 31 * 2),
+        (("zcube", "16", "8", "trunk"), 16 * 15 * 2),
+        (("zcube", "16", "8", "hashed"), 16 * 15 * 2),
+        (("roft", "32", "8", "destination"), 32 * 31),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
+)
+def test_every_gpu_pair_takes_exactly_the_planned_path(
+    tmp_path: Path, arguments: tuple[str, ...], queue_pairs: int
+) -> None:
+    assert walked(tmp_path, *arguments) == {"checked": queue_pairs, "wrong": [], "pings_lost": 0}
+
+
+def test_the_path_check_sees_one_rule_that_sends_elsewhere(tmp_path: Path) -> None:
+    # On odd1 the prefix of even4 now leaves by a port that leads to even2: a host under even4 is not reached that way.
+    rule = "priority=65000,ip,nw_dst=198.19.1.0/24,actions=output:9"
+    found = walked(tmp_path, "zcube", "16", "8", "destination", rule)
+    assert found["wrong"]
+
+
+def scenario_file(tmp_path: Path, text: str = SMALL) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(text)
+    return path
+
+
+def start(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
+    command = [*ZCUBE, "compare", str(scenario_file(tmp_path)), "--out", str(tmp_path / "out"), *more]
+    return subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def test_a_small_comparison_end_to_end(tmp_path: Path) -> None:
+    before = snapshot()
+    process = start(tmp_path, "--json")
+    output, errors = process.communicate(timeout=240)
+    assert process.returncode in (0, 1), errors  # 1: measured, and INVALID on a machine that is too busy
+    comparison = json.loads(output)
+    assert [arm["label"] for arm in comparison["arms"]][:3] == ["ROFT", "ZCube", "ZCube trunk"]
+    assert comparison["valid"] == (process.returncode == 0)
+    folder = tmp_path / "out" / "small"
+    assert (folder / "report.html").stat().st_size > 100_000
+    served = {}
+    for name in ("roft", "zcube", "zcube-trunk"):
+        run = RunFolder(folder / name)
+        requests = run.requests()
+        measured = requests[requests["phase"] == "measured"]
+        assert (measured["status"] == "ok").all() and len(measured) == 12
+        served[name] = requests[["request_id", "session_id", "turn", "input_tokens", "cached_tokens"]]
+        check_stages(measured)
+        check_transfers(run, requests)
+        check_ports(run)
+        checks = {check["name"]: check for check in run.fidelity()["checks"]}
+        assert checks["packets_lost"]["ok"], checks["packets_lost"]
+        for file in ("rules.json", "fabric.json", "meta.json", "summary.json", "events.jsonl", "gpus.parquet"):
+            assert (folder / name / file).exists(), file
+        assert not list((folder / name).glob("*.partial"))
+    for name in ("zcube", "zcube-trunk"):
+        pd.testing.assert_frame_equal(served[name], served["roft"])
+    assert settled(before) == {}
+
+
+def check_stages(measured: pd.DataFrame) -> None:
+    stages = [column for column in measured.columns if column.startswith("t_")]
+    times = measured[stages[: stages.index("t_finished_s") + 1]]
+    assert (times.diff(axis=1).iloc[:, 1:] >= -1e-9).all().all()
+
+
+def check_transfers(run: RunFolder, requests: pd.DataFrame) -> None:
+    transfers = run.transfers()
+    done = transfers[transfers["status"] == "ok"]
+    fabric = run.fabric()
+    links = {link["id"]: (link["a"]["node"], link["b"]["node"]) for link in fabric["links"]}
+    for row in done.itertuples():
+        node = row.src_gpu
+        for link in row.path:  # the path is connected, from the source to the destination
+            a, b = links[link]
+            assert node in (a, b)
+            node = b if node == a else a
+        assert node == row.dst_gpu
+        assert row.t_done_s > row.t_submit_s
+    tokens = requests.set_index("request_id")["input_tokens"]
+    carried = done.groupby("request_id")["bytes"].sum()
+    for request_id, count in carried.items():
+        assert count == pytest.approx(61_464 * int(tokens[request_id]), rel=1e-6)
+
+
+def check_ports(run: RunFolder) -> None:
+    """Counters never fall, and the bytes that left the GPUs are those of the handoffs, with headers and ACKs."""
+    ports = run.ports()
+    gpus = ports[ports["node"].str.startswith("gpu")]
+    for _, series in gpus.groupby(["node", "port"]):
+        assert (series["tx_bytes_raw"].diff().dropna() >= 0).all()
+    grew = gpus.groupby(["node", "port"])["tx_bytes_raw"].agg(lambda s: s.iloc[-1] - s.iloc[0]).sum()
+    wire = run.transfers()["wire_bytes_raw"].sum()
+    assert wire * 0.99 <= grew <= wire * 1.05
+
+
+@pytest.mark.parametrize("trial", range(4))
+def test_sigkill_at_any_moment_leaves_nothing(tmp_path: Path, trial: int) -> None:
+    before = snapshot()
+    process = start(tmp_path)
+    wait_s = random.Random(os.getpid() * 10 + trial).uniform(1, 30)  # noqa: S311 (a moment, not a secret)
+    try:
+        process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    process.communicate()
+    assert settled(before) == {}, f"killed after {wait_s:.2f} s"
+    for partial in (tmp_path / "out").rglob("*.parquet"):
+        pd.read_parquet(partial)  # every file with a final name is whole
+
+
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+    before = snapshot()
+    process = start(tmp_path, "--arm", "ZCube")
+    events = tmp_path / "out" / "small" / "zcube" / "events.jsonl"
+    deadline = time.monotonic() + 120
+    while not (events.exists() and "serving" in events.read_text()):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    time.sleep(3)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    run = RunFolder(events.parent)
+    assert run.meta()["interrupted"] is True
+    assert len(run.requests()) > 0 and len(run.ports()) > 0
+    assert settled(before) == {}

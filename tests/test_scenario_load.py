@@ -1,0 +1,87 @@
+"""Scenario files: every fault is one message that names the field, the value and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scenario.arms import PAIR, arms
+from scenario.errors import InputError
+from scenario.load import check_scenario, load_scenario, with_changes
+from scenario.models import Scenario
+from topologies.build import build
+from traffic.engine import Engine
+from traffic.sources import make_source
+
+EXPERIMENTS = Path(__file__).parent.parent / "experiments"
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_experiment_loads_and_fits_every_fabric(path: Path) -> None:
+    for label, scenario in arms(load_scenario(path)).items():
+        assert scenario.name.endswith(label.lower().replace(" ", "-"))
+        assert build(scenario.fabric).kind == scenario.fabric.kind
+        Engine(scenario, make_source(scenario))
+
+
+def test_arms_differ_in_nothing_but_fabric_and_name() -> None:
+    found = arms(Scenario())
+    assert list(found) == list(PAIR)
+    rest = [scenario.model_dump(exclude={"fabric", "name"}) for scenario in found.values()]
+    assert rest[0] == rest[1] == rest[2]
+    assert [scenario.policy for scenario in found.values()] == ["ecmp", "unique", "unique"]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ({"fabrik": {}}, ["fabrik", "unknown key", "did you mean fabric?"]),
+        ({"fabric": {"gpu": 32}}, ["fabric.gpu", "unknown key", "did you mean gpus?"]),
+        ({"fabric": {"gpus": -4}}, ["fabric.gpus = -4", "greater than or equal to 2"]),
+        ({"fabric": {"gpus": 30}}, ["fabric.gpus = 30", "not a multiple"]),
+        ({"fabric": {"kind": "torus"}}, ["fabric.kind = 'torus'", "'zcube' or 'roft'"]),
+        ({"workload": {"kind": "coding_agent", "requests": 0}}, ["workload.requests = 0", "greater than"]),
+        ({"workload": {"kind": "coding_agent", "request": 1}}, ["workload.request", "unknown key", "requests"]),
+        ({"serving": {"decode_step_ms": float("nan")}}, ["serving.decode_step_ms", "finite"]),
+        ({"scale": {"rate_factor": 1e400}}, ["scale.rate_factor"]),
+        ({"seed": 2**70}, ["seed", "less than"]),
+        ({"name": "../../etc"}, ["name", "pattern"]),
+    ],
+)
+def test_faults_are_named(data: dict[str, object], expected: list[str]) -> None:
+    with pytest.raises(InputError) as caught:
+        check_scenario(data)
+    for part in expected:
+        assert part in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"fabric: [", "is not YAML (line 1"),
+        (b"- 1\n- 2\n", "must be a mapping"),
+        (b"\xff\xfe\x00", "is not UTF-8"),
+        (b"!!python/object/apply:os.system ['true']", "is not YAML"),
+    ],
+)
+def test_files_that_are_no_scenario(tmp_path: Path, content: bytes, expected: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="scenario") as caught:
+        load_scenario(path)
+    assert expected in str(caught.value)
+
+
+def test_missing_file_and_empty_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file"):
+        load_scenario(tmp_path / "none.yaml")
+    (tmp_path / "empty.yaml").write_text("")
+    assert load_scenario(tmp_path / "empty.yaml") == Scenario()
+
+
+def test_changes_are_checked_again() -> None:
+    assert with_changes(Scenario(), {"fabric": {"gpus": 16}}).fabric.gpus == 16
+    with pytest.raises(InputError, match="serving.placement"):
+        with_changes(Scenario(), {"serving": {"placement": "best"}})
