@@ -121,6 +121,16 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
         writer.EventLog(tmp_path / "events.jsonl")
 
 
+def test_a_link_put_there_at_the_last_moment_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)  # as if the link came after the clean-up
+    (tmp_path / "meta.json.partial").symlink_to(victim)
+    with pytest.raises(FileExistsError):
+        writer.write_json(tmp_path / "meta.json", {"schema_version": 1})
+    assert victim.read_text() == "untouched"
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_files_belong_to_the_person_behind_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUDO_UID", "12345")
