@@ -50,7 +50,8 @@ class NamespacedOvs(Switch):
         """The one ovs-vsctl command that makes the bridge with all its ports and its controller."""
         name = self.name
         argv = [
-            *("ovs-vsctl", f"--db=unix:{self.rundir}/db.sock", "--timeout=20", "--no-wait"),
+            # Without --no-wait: when it returns the daemon has the ports, and has dropped their qdiscs already.
+            *("ovs-vsctl", f"--db=unix:{self.rundir}/db.sock", "--timeout=20"),
             *("set", "Open_vSwitch", ".", "other_config:max-idle=600000", "other_config:n-handler-threads=1"),
             *("other_config:n-revalidator-threads=1",),
             *("--", "add-br", name, "--", "set", "bridge", name, "datapath_type=netdev", "fail_mode=secure"),

@@ -119,7 +119,9 @@ def test_an_invalid_run_is_marked_everywhere(folders: dict[str, Path], tmp_path:
     assert packets.texts == ("0 packets", "412 packets")
     assert packets.common_detail == ""
     assert "bad: Packets lost: 412 packets (limit 0 unexplained): 412 without a drop" in console_text(found)
-    assert "412 without a drop" in render(found)
+    page = render(found)
+    assert "412 without a drop" in page
+    assert page.index("do not use its figures") < page.index("<table")
 
 
 def test_an_emulation_without_a_verdict_is_not_valid(folders: dict[str, Path], tmp_path: Path) -> None:
