@@ -22,7 +22,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-out = Console()
+#: Tables are wide; where nobody watches, 80 columns would fold every cell.
+out = Console(width=None if sys.stdout.isatty() else 132)
 err = Console(stderr=True)
 
 
