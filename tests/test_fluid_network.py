@@ -133,6 +133,14 @@ def test_nothing_to_send_ends_at_once_but_in_turn() -> None:
     assert replay({"a": 10.0, "b": 10.0}, starts) == {1: 3.0, 2: 5.0, 3: 5.0}
 
 
+def test_what_waited_with_nothing_to_send_is_reported_in_order_too() -> None:
+    """Transfer 0 waits behind 1 and ends at the same instant: found later, reported first."""
+    pair = (lane("a", "b", "a", "b"),)
+    starts = [(Transfer(1, 10, pair), 0.0), (Transfer(0, 0, pair), 0.5)]
+    ends = replay_completions({"a": 10.0, "b": 10.0}, starts)
+    assert [(end.done_s, end.transfer.transfer_id) for end in ends] == [(1.0, 0), (1.0, 1)]
+
+
 def test_cancel_frees_the_way_and_reports_what_was_carried() -> None:
     """20 B each at 4 s; the rest of the second, 80 B, takes 8 s alone."""
     net = FluidNetwork(dict.fromkeys("abc", 10.0))

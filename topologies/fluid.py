@@ -73,6 +73,11 @@ class Completion:
     lane_done_s: tuple[float, ...]
 
 
+def _by_time_and_id(end: Completion) -> tuple[float, int]:
+    """Order of reports. Ends at one instant may be found one after the other: what waited has nothing to send."""
+    return end.done_s, end.transfer.transfer_id
+
+
 class _Pool:
     """Bytes that lanes draw from: a whole transfer under adaptive striping, one lane's share under static."""
 
@@ -200,11 +205,11 @@ class FluidNetwork:
                     self._unqueue(pool)
                     ended.add(pool.id)
             self._t_s, self._stale = max(self._t_s, event_s), True
-            for transfer_id in sorted(ended):
+            for transfer_id in ended:
                 if not any(self._queued(pool) for pool in self._pools[transfer_id]):
                     done.append(self._report(transfer_id, event_s))
         self._t_s = max(self._t_s, t_s)
-        return done
+        return sorted(done, key=_by_time_and_id)
 
     def rates(self) -> dict[QueuePair, float]:
         """Current rate of each lane that sends, in bytes per second."""
@@ -256,12 +261,17 @@ class FluidNetwork:
         for lane, queue in self._queues.items():
             heads.setdefault(queue[0], []).append(lane)
         for pool, sending in heads.items():
-            for lane, route in zip(pool.lanes, pool.routes, strict=True):
-                if lane in sending:
-                    flows[lane] = route
+            if len(sending) == len(pool.lanes):
+                flows.update(zip(pool.lanes, pool.routes, strict=True))
+            else:
+                flows.update(
+                    {lane: route for lane, route in zip(pool.lanes, pool.routes, strict=True) if lane in sending}
+                )
         rates = max_min_rates(flows, self._capacities)
-        for pool, sending in heads.items():
-            pool.set_speeds(tuple(rates[lane] if lane in sending else 0.0 for lane in pool.lanes), self._t_s)
+        for pool in heads:
+            # A lane on which it waits behind another has that one's rate: it is not this pool's.
+            mine = rates if len(heads[pool]) == len(pool.lanes) else {lane: rates[lane] for lane in heads[pool]}
+            pool.set_speeds(tuple([mine.get(lane, 0.0) for lane in pool.lanes]), self._t_s)
         self._heads = list(heads)
         self._next_s = min((pool.finish_s for pool in self._heads), default=None)
 
@@ -275,7 +285,7 @@ def replay_completions(capacities: Mapping[str, float], starts: Iterable[tuple[T
         network.start(transfer, start_s)
     while (event_s := network.next_completion()) is not None:
         done += network.advance(event_s)
-    return done
+    return sorted(done, key=_by_time_and_id)
 
 
 def replay(capacities: Mapping[str, float], starts: Iterable[tuple[Transfer, float]]) -> dict[int, float]:
