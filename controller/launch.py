@@ -95,14 +95,19 @@ def check_port(host: str, port: int) -> None:
 def _end_at_signal() -> None:
     """End the process at SIGTERM or SIGINT, at once: neither library stops its threads cleanly, all files are whole.
 
-    A thread waits for the signal, because a Python handler runs in the main thread only, and that one sits in
-    Thread.join under os-ken: a signal that comes just before it sleeps there would never be noticed.
+    A thread waits for the byte that the interpreter writes when a signal comes. A Python handler alone would not do: it
+    runs in the main thread, which may be asleep in a lock (os-ken's threads) or in epoll, and not be woken.
     """
-    wanted = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
 
     def wait() -> None:
-        os._exit(0 if signal.sigwait(wanted) == signal.SIGTERM else 130)
+        while (number := os.read(reading, 1)[0]) not in (signal.SIGTERM, signal.SIGINT):
+            pass
+        os._exit(0 if number == signal.SIGTERM else 130)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()
 

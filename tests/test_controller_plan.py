@@ -241,3 +241,31 @@ def test_starts_quickly_and_ends_at_a_signal(sdn: str, number: int, code: int, t
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def test_a_signal_ends_it_also_beside_threads_of_others() -> None:
+    """As under `zcube controller`: numpy's threads are there first, and the kernel may give them the signal."""
+    program = (
+        "import threading, time, sys; threading.Thread(target=time.sleep, args=(60,), daemon=True).start();"
+        "import controller.launch; sys.exit(controller.launch.main(sys.argv[1:]))"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "--topo", "zcube,16,4", "--port", str(port)],
+        cwd=Path(__file__).resolve().parents[1],
+        stderr=subprocess.PIPE,
+    )
+    try:
+        for _ in range(400):
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) == 130
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
