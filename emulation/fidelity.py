@@ -132,7 +132,8 @@ def _lags(m: Measured) -> list[Check]:
         Check(
             "sampler_lag_p99_ms", m.sampler.get("lag_p99_ms", math.nan), "wall ms", "told", None,
             f"period {m.sampler_period_ms:.2f} ms, frame time {m.frame_time_ms:.2f} ms,"
-            f" {int(m.sampler.get('skipped', 0))} samples left out",
+            f" {int(m.sampler.get('skipped_ticks', 0))} of"
+            f" {int(m.sampler.get('ticks', 0) + m.sampler.get('skipped_ticks', 0))} samples left out",
         ),
         Check("sampler_cpu_pct", cpu, "% of a core", "<= 15 wanted", None, "cost of the queue sampler"),
     ]  # fmt: skip

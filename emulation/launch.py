@@ -48,7 +48,7 @@ def run(folder: Path, scenario: Scenario, budget_hops_per_s: float, progress: Pr
 
 
 def sandboxed(argv: list[str], folder: Path, progress: Progress) -> int:
-    """Run Python with `argv` in a sandbox; its lines of JSON go to `progress`. Returns 0 or 130, raises on other ends."""
+    """Run Python with `argv` in a sandbox; its JSON lines go to `progress`. Returns 0 or 130, raises else."""
     failure = ""
     with open(folder / "runner.log", "wb") as log, Sandbox(argv, stderr=log) as sandbox:
         assert sandbox.process.stdout is not None

@@ -144,7 +144,7 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
         (t0, before), (t1, after) = first[end.node], second[end.node]
         layout = dumps[end.node].layout(before)
         port = fabric.port(end.node, end.port)
-        sent_before, sent_after = (decode([data], layout, port.name)["bytes"].item() for data in (before, after))
+        sent_before, sent_after = (decode(data, layout, port.name)["bytes"].item() for data in (before, after))
         configured = port.gbps * network.rates.bps_per_gbps
         results.append(LinkRate(end, configured, (sent_after - sent_before) * 8e9 / (t1 - t0)))
     return results

@@ -33,7 +33,7 @@ class Losses:
             dump = QdiscDump(self._network.node_pid(owner.name))
             data = dump.read()
             layout = dump.layout(data)
-            total += sum(int(decode([data], layout, port.name)["drops"].item()) for port in owner.ports)
+            total += sum(int(decode(data, layout, port.name)["drops"].item()) for port in owner.ports)
         return total
 
     def _sockets_since(self) -> int:

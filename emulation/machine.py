@@ -93,7 +93,7 @@ def _sent_packets(net: EmulatedNetwork) -> int:
         dump = QdiscDump(net.node_pid(switch.name))
         data = dump.read()
         layout = dump.layout(data)
-        total += sum(int(decode([data], layout, port.name)["packets"].item()) for port in switch.ports)
+        total += sum(int(decode(data, layout, port.name)["packets"].item()) for port in switch.ports)
     return total
 
 

@@ -24,7 +24,7 @@ from emulation.control import Controller, make_plan
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
 from emulation.losses import Losses
 from emulation.network import EmulatedNetwork
-from emulation.sampling import SamplerProcess, sample_hz
+from emulation.sampling import SamplerProcess, rates_hz, sample_hz
 from emulation.sandbox import STATE_DIR
 from emulation.serve import ServingLoop
 from results.reader import RunFolder
@@ -190,16 +190,14 @@ class Run:
     def _serve(
         self, net: EmulatedNetwork, pool: AgentPool
     ) -> tuple[dict[str, float], ServingLoop, float, Losses]:
-        switch_hz = sample_hz(self.scenario.fabric, self.scenario.telemetry, self.scale)
-        sampler = SamplerProcess(
-            net,
-            pool.sockets,
-            self.folder / "ports.parquet",
-            self.scale,
-            switch_hz,
+        hz = rates_hz(
+            self.fabric,
+            self.queue_pairs,
+            self.scenario.seed,
+            sample_hz(self.scenario.fabric, self.scenario.telemetry, self.scale),
             self.scenario.telemetry.gpu_hz,
-            self._log("sampler"),
         )
+        sampler = SamplerProcess(net, hz, self.folder / "ports.parquet", self.scale, self._log("sampler"))
         losses = Losses(net)
         self._step("serving")
         start_ns = time.monotonic_ns() + 200_000_000

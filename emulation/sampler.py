@@ -14,15 +14,17 @@ import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from emulation.qdisc_dump import Layout, QdiscDump, decode
+from emulation.qdisc_dump import Layout, QdiscDump, counters_of, rows_of
 from results.schema import PORTS
 from results.writer import TableWriter
 
 _FLUSH_S = 2.0
+_LOOK_AT_INPUT_S = 0.1
 
 
 @dataclass
@@ -31,30 +33,45 @@ class Node:
 
     name: str
     ports: dict[str, int]
-    period_s: float
+    every: int  # ticks
     dump: QdiscDump
     layout: Layout
-    next_due: float = 0.0
+    store: bytearray
     times_ns: list[int] = field(default_factory=list)
-    taken: list[bytes] = field(default_factory=list)
+
+    def take(self) -> bool:
+        """Keep one more dump; False when it was not as expected."""
+        at = len(self.times_ns) * self.layout.size
+        if at == len(self.store):
+            self.store = self.store + bytes(len(self.store))  # a flush was late
+        good = self.dump.read_into(memoryview(self.store)[at : at + self.layout.size])
+        if good:
+            self.times_ns.append(time.monotonic_ns())
+        return good
 
 
 class Sampler:
-    """Takes dumps on schedule and writes them in blocks."""
+    """Takes dumps on schedule and writes them in blocks.
 
-    def __init__(self, settings: dict[str, object]) -> None:
-        self.dilation = float(str(settings["dilation"]))
-        self.byte_factor = float(str(settings["byte_factor"]))
-        self.table = TableWriter(Path(str(settings["path"])), PORTS)
+    One clock for all nodes: a tick is the period of the fastest, and the others are taken every so many ticks.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self.dilation = float(settings["dilation"])
+        self.byte_factor = float(settings["byte_factor"])
+        self.table = TableWriter(Path(settings["path"]), PORTS)
+        fastest_hz = max(entry["hz"] for entry in settings["nodes"])
+        self.period_s = 1 / fastest_hz
         self.nodes: list[Node] = []
-        for entry in settings["nodes"]:  # type: ignore[attr-defined]
+        for entry in settings["nodes"]:
             dump = QdiscDump(entry["pid"])
-            self.nodes.append(
-                Node(entry["name"], entry["ports"], 1 / entry["hz"], dump, dump.layout(dump.read()))
-            )
+            layout = dump.layout(dump.read())
+            every = max(1, round(fastest_hz / entry["hz"]))
+            room = bytearray(layout.size * (16 + int(1.5 * _FLUSH_S * fastest_hz / every)))
+            self.nodes.append(Node(entry["name"], entry["ports"], every, dump, layout, room))
         self.start_ns = 0
         self.lags_s: list[float] = []
-        self.skipped = 0
+        self.skipped_ticks = 0
         self.odd_dumps = 0
 
     def run(self) -> dict[str, object]:
@@ -63,78 +80,78 @@ class Sampler:
         cpu_before, began = time.process_time(), time.monotonic()
         poller = select.poll()
         poller.register(0, select.POLLIN | select.POLLHUP)
-        for node in self.nodes:
-            node.next_due = began
-        next_flush = began + _FLUSH_S
+        tick, next_flush, next_look = 0, began + _FLUSH_S, began
         while True:
+            due = began + tick * self.period_s
             now = time.monotonic()
-            due = min(node.next_due for node in self.nodes)
-            if poller.poll(max(0, int((due - now) * 1000))):
-                break
-            self.take_due()
-            if time.monotonic() >= next_flush:
+            if now < due:
+                time.sleep(due - now)
+                now = time.monotonic()
+            self.lags_s.append(now - due)
+            self.take(tick)
+            tick += 1
+            behind = int((time.monotonic() - began) / self.period_s) - tick
+            if behind > 0:  # leave samples out rather than take them in a bunch
+                self.skipped_ticks += behind
+                tick += behind
+            if now >= next_look:
+                if poller.poll(0):
+                    break
+                next_look = now + _LOOK_AT_INPUT_S
+            if now >= next_flush:
                 self.flush()
-                next_flush += _FLUSH_S
+                next_flush = now + _FLUSH_S
         self.flush()
         self.table.close()
-        wall_s = time.monotonic() - began
-        lags = np.array(self.lags_s or [0.0])
+        lags = np.array(self.lags_s)
         return {
-            "wall_s": wall_s,
+            "wall_s": time.monotonic() - began,
             "cpu_s": time.process_time() - cpu_before,
             "samples": self.table.rows_written,
+            "ticks": len(lags),
+            "skipped_ticks": self.skipped_ticks,
             "lag_p99_ms": float(np.percentile(lags, 99) * 1e3),
             "lag_max_ms": float(lags.max() * 1e3),
-            "skipped": self.skipped,
             "odd_dumps": self.odd_dumps,
         }
 
-    def take_due(self) -> None:
-        """Take a dump of each node that is due, then set when it is due next."""
+    def take(self, tick: int) -> None:
+        """Take a dump of each node whose turn it is."""
         for node in self.nodes:
-            now = time.monotonic()
-            if node.next_due > now + 0.0002:
+            if tick % node.every:
                 continue
-            lag = now - node.next_due
-            self.lags_s.append(max(0.0, lag))
-            data = node.dump.read()
-            if len(data) == node.layout.size:
-                node.times_ns.append(time.monotonic_ns())
-                node.taken.append(data)
-            else:
+            if not node.take():
                 self.odd_dumps += 1
-            node.next_due += node.period_s
-            if node.next_due < now:  # behind: leave samples out rather than take them in a bunch
-                missed = int((now - node.next_due) / node.period_s) + 1
-                self.skipped += missed
-                node.next_due += missed * node.period_s
 
     def flush(self) -> None:
-        """Decode what was taken and write it."""
+        """Decode what was taken and write it as one block."""
+        blocks: list[pa.Table] = []
         for node in self.nodes:
-            if not node.taken:
+            if not node.times_ns:
                 continue
+            rows = rows_of(memoryview(node.store)[: len(node.times_ns) * node.layout.size], node.layout)
             t_wall_s = (np.array(node.times_ns, dtype=np.int64) - self.start_ns) / 1e9
-            count = len(t_wall_s)
-            for interface, number in node.ports.items():
-                counters = decode(node.taken, node.layout, interface)
-                self.table.write(
-                    pa.table(
-                        {
-                            "t_s": t_wall_s / self.dilation,
-                            "t_wall_s": t_wall_s,
-                            "node": pa.DictionaryArray.from_arrays(np.zeros(count, dtype=np.int8), [node.name]),
-                            "port": np.full(count, number, dtype=np.int32),
-                            "tx_bytes_raw": counters["bytes"].astype(np.int64),
-                            "tx_packets": counters["packets"].astype(np.int64),
-                            "drops": counters["drops"].astype(np.int64),
-                            "backlog_bytes": counters["backlog"] / self.byte_factor,
-                            "backlog_bytes_raw": counters["backlog"].astype(np.int64),
-                            "backlog_packets": counters["qlen"].astype(np.int32),
-                        }
-                    )
+            found = [counters_of(rows, node.layout, interface) for interface in node.ports]
+            counters, count = np.concatenate(found), len(t_wall_s)
+            blocks.append(
+                pa.table(
+                    {
+                        "t_s": np.tile(t_wall_s / self.dilation, len(found)),
+                        "t_wall_s": np.tile(t_wall_s, len(found)),
+                        "node": pa.array([node.name]).take(pa.array(np.zeros(len(counters), dtype=np.int8))),
+                        "port": np.repeat(np.array(list(node.ports.values()), dtype=np.int32), count),
+                        "tx_bytes_raw": counters["bytes"].astype(np.int64),
+                        "tx_packets": counters["packets"].astype(np.int64),
+                        "drops": counters["drops"].astype(np.int64),
+                        "backlog_bytes": counters["backlog"] / self.byte_factor,
+                        "backlog_bytes_raw": counters["backlog"].astype(np.int64),
+                        "backlog_packets": counters["qlen"].astype(np.int32),
+                    }
                 )
-            node.times_ns, node.taken = [], []
+            )
+            node.times_ns = []
+        if blocks:
+            self.table.write(pa.concat_tables(blocks))
 
 
 def main() -> None:

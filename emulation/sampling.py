@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -13,6 +13,11 @@ from emulation.network import EmulatedNetwork
 from scenario.errors import RunError
 from scenario.models import FabricSection, TelemetrySection
 from scenario.scale import Scale
+from topologies.fabric import Fabric
+from topologies.paths import QueuePair, path
+
+#: For ports that no planned path leaves by, and for receivers' NICs, which send ACKs alone.
+IDLE_HZ = 10.0
 
 
 def sample_hz(fabric: FabricSection, telemetry: TelemetrySection, scale: Scale) -> float:
@@ -23,25 +28,24 @@ def sample_hz(fabric: FabricSection, telemetry: TelemetrySection, scale: Scale) 
     return telemetry.samples_per_frame_time / scale.frame_time_wall_s(fabric.gpu_gbps / 2)
 
 
+def rates_hz(
+    fabric: Fabric, queue_pairs: Iterable[QueuePair], seed: int, switch_hz: float, gpu_hz: float
+) -> dict[str, float]:
+    """Node -> samples per second: full rates where a planned path leaves from, IDLE_HZ where only ACKs can pass."""
+    senders = {end.node for qp in queue_pairs for end in path(fabric, qp, seed).egress}
+    full = {owner.name: gpu_hz if owner.name in fabric.gpu_by_name else switch_hz for owner in fabric.nodes}
+    return {name: min(hz, switch_hz) if name in senders else IDLE_HZ for name, hz in full.items()}
+
+
 class SamplerProcess:
     """The sampler, ready to start."""
 
     def __init__(
-        self,
-        network: EmulatedNetwork,
-        gpus: Iterable[str],
-        path: Path,
-        scale: Scale,
-        switch_hz: float,
-        gpu_hz: float,
-        log: IO[bytes],
+        self, network: EmulatedNetwork, rates: Mapping[str, float], table: Path, scale: Scale, log: IO[bytes]
     ) -> None:
-        """Start the process; it waits. `gpus` are those whose NICs are sampled. Raises RunError."""
-        fabric = network.fabric
-        owners = [(switch, switch_hz) for switch in fabric.switches]
-        owners += [(fabric.gpu_by_name[name], min(gpu_hz, switch_hz)) for name in gpus]  # type: ignore[misc]
+        """Start the process; it waits. `rates` is that of `rates_hz`, `table` the file to write. Raises RunError."""
         settings = {
-            "path": str(path),
+            "path": str(table),
             "dilation": scale.dilation,
             "byte_factor": scale.byte_factor * scale.frame_bytes / scale.mss_bytes,
             "nodes": [
@@ -49,9 +53,9 @@ class SamplerProcess:
                     "name": owner.name,
                     "pid": network.node_pid(owner.name),
                     "ports": {port.name: port.number for port in owner.ports},
-                    "hz": hz,
+                    "hz": rates[owner.name],
                 }
-                for owner, hz in owners
+                for owner in network.fabric.nodes
             ],
         }
         self.process = subprocess.Popen(

@@ -71,7 +71,7 @@ class Sandbox:
     """One command in a sandbox of its own. Use as a context manager; leaving it ends everything inside."""
 
     def __init__(self, argv: Sequence[str], *, stdout: int | IO[bytes] = subprocess.PIPE, stderr: IO[bytes]) -> None:
-        """Start Python with `argv` (such as -m, a module, its arguments) as the sandbox's runner. Raises MachineError."""
+        """Start Python with `argv` (such as -m, a module, its arguments) as the sandbox's runner."""
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         command = [
             *("setpriv", "--pdeathsig", "KILL"),

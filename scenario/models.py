@@ -133,7 +133,7 @@ class TransportSection(Section):
 class TelemetrySection(Section):
     """What is sampled, and how often (per wall second, since switches run in wall time)."""
 
-    samples_per_frame_time: float = Field(2.0, gt=0, le=20, description="switch ports, per frame time at half the NIC rate")
+    samples_per_frame_time: float = Field(2.0, gt=0, le=20, description="per frame time at half the NIC rate")
     gpu_hz: float = Field(100.0, gt=0, le=1000, description="GPU ports")
     backlog_threshold_frames: int = Field(16, ge=1, description="what counts as excess backlog")
 

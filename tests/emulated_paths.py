@@ -43,7 +43,7 @@ class Counters:
         for owner in self.net.fabric.nodes:
             data = self.dumps[owner.name].read()
             for port in owner.ports:
-                counters = decode([data], self.layouts[owner.name], port.name)
+                counters = decode(data, self.layouts[owner.name], port.name)
                 found[End(owner.name, port.number)] = counters["packets"].item()
         return found
 

@@ -23,7 +23,8 @@ FABRICS = [zcube(32, 8), zcube(32, 8, bundle="trunk"), zcube(16, 4), roft(32, 8)
 
 def test_qdisc_line() -> None:
     shape = port_shape("odd1-eth9", 10e6, 9000, 512)
-    assert tc_line(shape) == "qdisc replace dev odd1-eth9 root handle 1: tbf rate 10000000bit burst 18000b limit 4608000b"
+    line = "qdisc replace dev odd1-eth9 root handle 1: tbf rate 10000000bit burst 18000b limit 4608000b"
+    assert tc_line(shape) == line
 
 
 @pytest.mark.parametrize(
@@ -84,7 +85,7 @@ GOOD = Measured(
     resolution_frames=55,
     budget_used=0.5,
     maxmin_ratios=[1.0, 1.05, 1.2],
-    sampler={"cpu_s": 1.0, "wall_s": 10.0, "lag_p99_ms": 1.0, "skipped": 0},
+    sampler={"cpu_s": 1.0, "wall_s": 10.0, "lag_p99_ms": 1.0, "skipped_ticks": 0, "ticks": 9},
     sampler_period_ms=2.0,
     frame_time_ms=3.0,
     timer_lags_s=[0.001],
