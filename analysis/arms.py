@@ -18,7 +18,7 @@ Kind = Literal["run", "bound"]
 
 @dataclass(frozen=True)
 class Arm:
-    """One side. `bound` is a run on an infinite core: its TTFT is the best that any topology could reach."""
+    """One side. `bound` is a run on an infinite core: its mean TTFT is the best that any topology could reach."""
 
     label: str
     path: Path

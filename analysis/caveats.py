@@ -8,6 +8,9 @@ from analysis.arms import ArmResult
 from analysis.formats import data_size, short
 from analysis.stats import P99_MIN_COUNT
 
+#: Shared packet buffer of a 51.2 Tb/s switch ASIC (Broadcom Tomahawk 5 class), for a sense of size only.
+ASIC_BUFFER_BYTES = 165e6
+
 
 def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
     """The four things that a reader must know before any figure."""
@@ -36,6 +39,7 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
     """What the result of these runs does not show. `few`: too few requests for a P99."""
     first = runs[0]
     scale, serving = first.data.scale, first.scenario.serving
+    threshold = first.scenario.telemetry.backlog_threshold_frames
     found = [*must_know(runs)]
     if any(not arm.simulated for arm in runs):
         found.append(
@@ -45,7 +49,9 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
     found += [
         "TPOT and ITL are the compute model only: nothing here lets the fabric change them.",
         "Backlog is excess backlog (deep buffer), never switch buffer occupancy: one frame stands for "
-        f"{data_size(scale.model_bytes_per_frame)} of model bytes.",
+        f"{data_size(scale.model_bytes_per_frame)} of model bytes, and the threshold of {threshold} frames for "
+        f"{threshold * scale.model_bytes_per_frame / ASIC_BUFFER_BYTES:.1f} times the buffer of a 51.2T ASIC "
+        f"(about {data_size(ASIC_BUFFER_BYTES)}).",
         f"Shape {serving.shape}, layout {serving.layout} and striping {first.scenario.routing.striping} "
         "decide the sign of the result: another setting of any of them can turn it round.",
     ]

@@ -94,15 +94,15 @@ class Comparison:
         return tuple(lines)
 
     def bound_lines(self) -> tuple[str, ...]:
-        """The TTFT that any topology could reach at best, and how far above it each arm is."""
+        """The TTFT on an infinite core with fair NICs, and how far above it each arm is."""
         bound = self.bound
         if bound is None:
             return ("No fabric-free bound was computed for this comparison.",)
         keys = (("mean", "mean"), ("p50", "P50"), ("p90", "P90"), ("p99", "P99"))
         best = ", ".join(f"{label} {number(bound.summary[f'{key}_ttft_ms'])} ms" for key, label in keys)
         lines = [
-            f"{bound.label}: {best} (n = {bound.summary['completed']:,}). The core is infinite and only NIC "
-            "ports limit: this is the TTFT that any topology could reach at best."
+            f"{bound.label}: {best} (n = {bound.summary['completed']:,}). The core is infinite and "
+            "NICs share fairly: the mean that any topology could reach at best."
         ]
         for arm in self.runs:
             above = ", ".join(
@@ -115,8 +115,8 @@ class Comparison:
         )
         if below:
             lines.append(
-                "A figure below the bound is possible: no handoff can be faster, but when handoffs end at other times, "
-                "requests meet other batches and queues, and a percentile can shift either way."
+                "A figure below the bound is possible: a fabric that holds one handoff back lets its neighbour at the same "
+                "NIC end earlier, and then requests meet other batches and queues. Read the bound on means."
             )
         return tuple(lines)
 

@@ -21,12 +21,13 @@ from cli.progress import RunProgress
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
 from emulation.sandbox import require_machine
-from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
+from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve, wall_estimate_s
 from results.reader import RunFolder
 from results.writer import create_folder, write_json
 from scenario.arms import PAIR, arms
 from scenario.errors import InputError
 from scenario.models import Scenario
+from scenario.scale import HEADER_BYTES
 from simulation.run import simulate, write_run
 
 
@@ -58,6 +59,7 @@ def compare(
     speedup: options.Speedup = 1.0,
     rate_factor: options.RateFactor = None,
     dilation: options.Dilation = None,
+    resolution: options.Resolution = None,
     json: options.Json = False,
 ) -> None:
     """Run and compare; exit code 1 when an arm is INVALID."""
@@ -73,6 +75,7 @@ def compare(
         speedup=speedup,
         rate_factor=rate_factor,
         dilation=dilation,
+        resolution=resolution,
     )
     labels = tuple(arm or PAIR)
     for label in labels:
@@ -116,6 +119,13 @@ def comparison_folder(comparison: Comparison) -> Path:
 def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float) -> Comparison:
     resolved = resolve(plan, budget_hops_per_s)
     create_folder(folder)
+    scale = next(iter(resolved.values())).scale
+    minutes = sum(wall_estimate_s(scenario) for scenario in resolved.values()) / 60
+    err.print(
+        f"{folder.name}: {len(resolved)} runs, about {minutes:.0f} min in all; one model second takes {scale.dilation:g} s"
+        f" (a = {scale.rate_factor:g}). Shorter: fewer --requests, larger --speedup, smaller --resolution.",
+        highlight=False,
+    )
     found: list[Arm] = []
     for label, scenario in resolved.items():
         path = folder / label.lower().replace(" ", "-")
@@ -128,7 +138,9 @@ def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float)
             err.print(f"Interrupted; what was measured is in {folder}", highlight=False)
             raise typer.Exit(ended.exit_code)
     bound = folder / "bound"
-    write_run(bound, simulate(next(iter(resolved.values())), infinite_core=True))
+    some = next(iter(resolved.values()))
+    payload_share = (some.scale.frame_bytes - HEADER_BYTES) / some.scale.frame_bytes
+    write_run(bound, simulate(some, infinite_core=True, goodput_share=payload_share))
     write_json(bound / "summary.json", summarise(RunFolder(bound)))
     return compare_arms([*found, Arm("any fabric (bound)", bound, "bound")])
 

@@ -25,6 +25,9 @@ Skip = Annotated[int, typer.Option(help="trace rows to leave out at the start")]
 Speedup = Annotated[float, typer.Option(help="divide the gaps between the trace's arrivals by this")]
 RateFactor = Annotated[float | None, typer.Option(help="a of the scale model", show_default="from the machine")]
 Dilation = Annotated[float | None, typer.Option(help="d of the scale model", show_default="from the machine")]
+Resolution = Annotated[
+    int | None, typer.Option(help="frames per connection of the median handoff; fewer is faster", show_default="50")
+]
 Json = Annotated[bool, typer.Option("--json", help="machine-readable output on stdout")]
 
 
@@ -41,6 +44,7 @@ def scenario_with_options(
     speedup: float = 1.0,
     rate_factor: float | None = None,
     dilation: float | None = None,
+    resolution: int | None = None,
 ) -> Scenario:
     """The scenario file (default: coding-agent) with the command line's changes. Raises InputError."""
     scenario = load_scenario(path or EXPERIMENTS / "coding-agent.yaml")
@@ -51,7 +55,7 @@ def scenario_with_options(
         changes["fabric"] = {"gpus": gpus}
     if placement is not None:
         changes["serving"] = {"placement": placement}
-    scale = {"rate_factor": rate_factor, "dilation": dilation}
+    scale = {"rate_factor": rate_factor, "dilation": dilation, "resolution_frames": resolution}
     changes["scale"] = {name: value for name, value in scale.items() if value is not None}
     if trace is not None:
         if trace_format != "azure":

@@ -42,6 +42,7 @@ def run(
     placement: options.Placement = None,
     rate_factor: options.RateFactor = None,
     dilation: options.Dilation = None,
+    resolution: options.Resolution = None,
     json: options.Json = False,
 ) -> None:
     """Run it; exit code 1 when the run is INVALID."""
@@ -53,6 +54,7 @@ def run(
         placement=placement,
         rate_factor=rate_factor,
         dilation=dilation,
+        resolution=resolution,
     )
     resolve({settings.name: settings}, TYPICAL_BUDGET_HOPS_PER_S)
     require_machine()

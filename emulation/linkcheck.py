@@ -20,7 +20,7 @@ from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, path, walk_a
 
 #: Largest relative deviation of a link from its configured rate.
 TOLERANCE = 0.03
-_SETTLE_S, _MEASURE_S = 0.5, 1.2
+_SETTLE_S, _MEASURE_S = 0.4, 1.0
 _EPSILON = 1e-9
 
 

@@ -44,7 +44,7 @@ from traffic.sources import make_source
 
 #: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
 SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES = 512 << 20, 64 << 20
-LONE_TRANSFERS = 5
+LONE_TRANSFERS = 3
 
 
 class Interrupted(Exception):

@@ -25,6 +25,9 @@ from emulation.qdisc_dump import Layout, QdiscDump, counters_of, rows_of
 from results.schema import PORTS
 from results.writer import TableWriter
 
+#: A node of which no counter moved is at rest: it is looked at every so many turns until one does. What a burst can
+#: queue until it is seen is about two frames.
+REST = 4
 _FLUSH_S = 2.0
 _LOOK_AT_INPUT_S = 0.1
 
@@ -40,16 +43,22 @@ class Node:
     layout: Layout
     store: bytearray
     times_ns: list[int] = field(default_factory=list)
+    last: bytes = b""
+    next_tick: int = 0
 
-    def take(self) -> bool:
-        """Keep one more dump; False when it was not as expected."""
+    def take(self, tick: int) -> bool:
+        """Keep one more dump, and say when the next is due; False when it was not as expected."""
         at = len(self.times_ns) * self.layout.size
         if at == len(self.store):
             self.store = self.store + bytes(len(self.store))  # a flush was late
-        good = self.dump.read_into(memoryview(self.store)[at : at + self.layout.size])
-        if good:
-            self.times_ns.append(time.monotonic_ns())
-        return good
+        view = memoryview(self.store)[at : at + self.layout.size]
+        if not self.dump.read_into(view):
+            return False
+        self.times_ns.append(time.monotonic_ns())
+        now = bytes(view)
+        self.next_tick = tick + self.every * (REST if now == self.last else 1)
+        self.last = now
+        return True
 
 
 class Sampler:
@@ -128,9 +137,7 @@ class Sampler:
     def take(self, tick: int) -> None:
         """Take a dump of each node whose turn it is."""
         for node in self.nodes:
-            if tick % node.every:
-                continue
-            if not node.take():
+            if tick >= node.next_tick and not node.take(tick):
                 self.odd_dumps += 1
 
     def flush(self) -> None:

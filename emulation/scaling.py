@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+from scenario.errors import InputError
 from scenario.load import with_changes
 from scenario.models import Scenario
 from scenario.scale import Scale, choose_scale
@@ -11,9 +13,13 @@ from topologies.build import build
 from traffic.budget import demand
 from traffic.sources import make_source
 
-#: Emulated rate of a full NIC that is not exceeded even where the budget would allow it: at 24 Mb/s a frame of
-#: 9,000 B lasts 3 ms, which a scheduler and a sampler on two cores still resolve.
-MAX_NIC_MBPS = 24.0
+#: Emulated rate of a full NIC that is not exceeded even where the budget would allow it: at 32 Mb/s a frame of
+#: 9,000 B lasts 2.25 ms, which a scheduler and a sampler on two cores still resolve.
+MAX_NIC_MBPS = 32.0
+#: Largest d that a scenario may have.
+MAX_DILATION = 1000.0
+#: What a run takes besides serving: bring-up, link check, writing.
+_FIXED_WALL_S = 18.0
 #: A budget of the usual size, to find out what does not fit before the machine is looked at.
 TYPICAL_BUDGET_HOPS_PER_S = 12_000.0
 
@@ -29,11 +35,23 @@ def resolve(arms: Mapping[str, Scenario], budget_hops_per_s: float) -> dict[str,
         frame_bytes=one.scale.frame_bytes,
         median_handoff_bytes=min(ask.median_transfer_bytes for ask in asks.values()),
         queue_pairs=max(ask.queue_pairs_per_transfer for ask in asks.values()),
+        resolution_frames=one.scale.resolution_frames,
         max_port_mbps=MAX_NIC_MBPS,
         max_gpu_gbps=one.fabric.gpu_gbps,
     )
     rate_factor = one.scale.rate_factor or chosen.rate_factor
-    dilation = one.scale.dilation or round(chosen.byte_factor / rate_factor, 2)
+    dilation = one.scale.dilation or math.ceil(chosen.byte_factor / rate_factor * 100) / 100
+    if dilation > MAX_DILATION:
+        raise InputError(
+            "scale.dilation", dilation, f"one model second would take more than {MAX_DILATION:g} s",
+            "handoffs are too small for this machine: a larger model or longer prompts, or a smaller resolution_frames",
+        )  # fmt: skip
     scale = Scale(rate_factor, dilation, one.scale.frame_bytes)
-    settings = {"rate_factor": scale.rate_factor, "dilation": scale.dilation, "frame_bytes": scale.frame_bytes}
+    settings = {"rate_factor": scale.rate_factor, "dilation": scale.dilation}
     return {label: with_changes(arm, {"scale": settings}) for label, arm in arms.items()}
+
+
+def wall_estimate_s(scenario: Scenario) -> float:
+    """Rough wall time of a run whose scale is resolved: to the last nominal measured arrival, and what surrounds it."""
+    end_s = demand(scenario, build(scenario.fabric), make_source(scenario)).window_s[1]
+    return _FIXED_WALL_S + end_s * (scenario.scale.dilation or 1.0)

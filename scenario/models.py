@@ -59,6 +59,9 @@ class ScaleSection(Section):
 
     rate_factor: float | None = Field(None, gt=0, le=1, description="a; default: from the check of the machine")
     dilation: float | None = Field(None, gt=0, le=1000, description="d; default: from a and the wanted resolution")
+    resolution_frames: int = Field(
+        50, ge=20, le=1000, description="frames per connection of the median handoff that d is chosen for"
+    )
     frame_bytes: int = Field(9000, ge=576, le=9214, description="full Ethernet frame as the shaper counts it")
 
 

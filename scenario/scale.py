@@ -84,6 +84,7 @@ def choose_scale(
     frame_bytes: int,
     median_handoff_bytes: float,
     queue_pairs: int,
+    resolution_frames: int = GOOD_RESOLUTION_FRAMES,
     max_port_mbps: float,
     max_gpu_gbps: float,
 ) -> Scale:
@@ -98,9 +99,8 @@ def choose_scale(
     rate_factor = budget_hops_per_s / switch_hops_per_s(1.0, senders_gbps, hops, frame_bytes)
     rate_factor = _floor_2_digits(min(rate_factor, max_port_mbps / (max_gpu_gbps * 1e3), 1.0))
     frame = Scale(rate_factor, 1.0, frame_bytes)
-    needed_byte_factor = GOOD_RESOLUTION_FRAMES * queue_pairs * frame.mss_bytes / median_handoff_bytes
-    dilation = needed_byte_factor / rate_factor
-    return Scale(rate_factor, math.ceil(dilation * 10) / 10, frame_bytes)
+    needed_byte_factor = resolution_frames * queue_pairs * frame.mss_bytes / median_handoff_bytes
+    return Scale(rate_factor, math.ceil(needed_byte_factor / rate_factor * 100) / 100, frame_bytes)
 
 
 def _floor_2_digits(value: float) -> float:
