@@ -115,8 +115,8 @@ class Comparison:
         )
         if below:
             lines.append(
-                "A figure below the bound is possible: a fabric that holds one handoff back lets its neighbour at the same "
-                "NIC end earlier, and then requests meet other batches and queues. Read the bound on means."
+                "A figure below the bound is possible: a fabric that holds one handoff back lets its neighbour at the "
+                "same NIC end earlier, and then requests meet other batches and queues. Read the bound on means."
             )
         return tuple(lines)
 

@@ -122,8 +122,9 @@ def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float)
     scale = next(iter(resolved.values())).scale
     minutes = sum(wall_estimate_s(scenario) for scenario in resolved.values()) / 60
     err.print(
-        f"{folder.name}: {len(resolved)} runs, about {minutes:.0f} min in all; one model second takes {scale.dilation:g} s"
-        f" (a = {scale.rate_factor:g}). Shorter: fewer --requests, larger --speedup, smaller --resolution.",
+        f"{folder.name}: {len(resolved)} runs, about {max(1, minutes):.0f} min in all; one model second takes"
+        f" {scale.dilation:g} s (a = {scale.rate_factor:g})."
+        + (" Shorter: fewer --requests, larger --speedup, smaller --resolution." if minutes > 8 else ""),
         highlight=False,
     )
     found: list[Arm] = []

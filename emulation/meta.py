@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import subprocess
@@ -13,19 +12,9 @@ from pathlib import Path
 from emulation.netns import read_sysctls
 from emulation.network import HOST_SYSCTLS, OFFLOADS_OFF, EmulatedNetwork
 from results.schema import SCHEMA_VERSION
+from scenario.identity import scenario_sha256, workload_sha256
 from scenario.models import Scenario
 from scenario.scale import Scale
-
-
-def scenario_sha256(scenario: Scenario) -> str:
-    """Hash of the resolved scenario's JSON."""
-    return hashlib.sha256(scenario.model_dump_json().encode()).hexdigest()
-
-
-def workload_sha256(scenario: Scenario) -> str:
-    """Hash of what decides the requests: workload, serving and seed (not the fabric or the scale)."""
-    parts = (scenario.workload.model_dump_json(), scenario.serving.model_dump_json(), str(scenario.seed))
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 def collect(

@@ -12,7 +12,6 @@ distribution in practice, not each request by proof (`tests/test_simulation_boun
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import time
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from results.schema import GPUS, REQUESTS, SCHEMA_VERSION, TRANSFERS
 from results.writer import create_folder, write_json, write_table, write_yaml
+from scenario.identity import scenario_sha256, workload_sha256
 from scenario.models import Scenario
 from scenario.scale import Scale
 from simulation.executor import VirtualTime
@@ -149,7 +149,6 @@ def meta(result: SimulationResult) -> dict[str, object]:
     """meta.json. The hashes are those that an emulation of the scenario has."""
     scenario = result.scenario
     scale = _scale(scenario)
-    parts = (scenario.workload.model_dump_json(), scenario.serving.model_dump_json(), str(scenario.seed))
     return {
         "schema_version": SCHEMA_VERSION,
         "zcube_version": metadata.version("zcube-testbed"),
@@ -157,8 +156,8 @@ def meta(result: SimulationResult) -> dict[str, object]:
         "infinite_core": result.infinite_core,
         "goodput_share": result.goodput_share,
         "name": scenario.name,
-        "scenario_sha256": hashlib.sha256(scenario.model_dump_json().encode()).hexdigest(),
-        "workload_sha256": hashlib.sha256("\n".join(parts).encode()).hexdigest(),
+        "scenario_sha256": scenario_sha256(scenario),
+        "workload_sha256": workload_sha256(scenario),
         "seed": scenario.seed,
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),

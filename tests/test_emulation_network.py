@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
 from tests_root import REPOSITORY, needs_root
 
 pytestmark = [pytest.mark.root, needs_root]
 
-from emulation.sandbox import Sandbox  # noqa: E402
 from host_state import settled, snapshot  # noqa: E402
+
+from emulation.sandbox import Sandbox  # noqa: E402
 from results.reader import RunFolder  # noqa: E402
 
 ZCUBE = [sys.executable, "-m", "cli.main"]
@@ -147,7 +147,7 @@ def check_ports(run: RunFolder) -> None:
 def test_sigkill_at_any_moment_leaves_nothing(tmp_path: Path, trial: int) -> None:
     before = snapshot()
     process = start(tmp_path)
-    wait_s = random.Random(os.getpid() * 10 + trial).uniform(1, 30)  # noqa: S311 (a moment, not a secret)
+    wait_s = random.Random(os.getpid() * 10 + trial).uniform(1, 30)
     try:
         process.wait(wait_s)
     except subprocess.TimeoutExpired:

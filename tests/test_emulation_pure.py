@@ -82,6 +82,7 @@ GOOD = Measured(
     links_total=2,
     rounds_again=0,
     lone_deviations=[0.01, 0.02, 0.3],
+    lone_ideal_s=0.3,
     losses=_Losses(),  # type: ignore[arg-type]
     resolution_frames=55,
     budget_used=0.5,

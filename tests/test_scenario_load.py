@@ -83,5 +83,5 @@ def test_missing_file_and_empty_file(tmp_path: Path) -> None:
 
 def test_changes_are_checked_again() -> None:
     assert with_changes(Scenario(), {"fabric": {"gpus": 16}}).fabric.gpus == 16
-    with pytest.raises(InputError, match="serving.placement"):
+    with pytest.raises(InputError, match=r"serving\.placement"):
         with_changes(Scenario(), {"serving": {"placement": "best"}})

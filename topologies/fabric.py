@@ -200,6 +200,12 @@ class Builder:
             raise FabricError("ports", node, f"numbers must run from 1 without a gap, got {sorted(ports)}")
         return [ports[number] for number in sorted(ports)]
 
+    def switch(self, tier: str, number: int) -> Switch:
+        """The switch of that tier and number, with the ports that have cables."""
+        name = f"{tier}{number}"
+        rates = enumerate(self.rates(name), 1)
+        return Switch(name, tier, number, tuple(Port(port_name(End(name, p)), p, rate) for p, rate in rates))
+
     @property
     def links(self) -> tuple[Link, ...]:
         """The cables so far."""

@@ -8,7 +8,7 @@ leaf and spine). Each GPU has one port of the full NIC rate.
 from __future__ import annotations
 
 from topologies.addresses import gpu_ip, gpu_mac
-from topologies.fabric import Builder, End, Fabric, FabricError, Gpu, Port, Switch, port_name, server_of
+from topologies.fabric import Builder, End, Fabric, FabricError, Gpu, Port, port_name, server_of
 
 
 def fitting_gpu_counts(gpus: int, asic_ports: int, gpus_per_server: int) -> list[int]:
@@ -64,15 +64,6 @@ def roft(gpus: int, asic_ports: int, *, gpus_per_server: int = 4, gpu_gbps: floa
             (Port(port_name(End(f"gpu{i}", 1)), 1, gpu_gbps, ip, gpu_mac(ip)),),
         )
 
-    def switch(tier: str, number: int) -> Switch:
-        name = f"{tier}{number}"
-        return Switch(
-            name,
-            tier,
-            number,
-            tuple(Port(port_name(End(name, p)), p, rate) for p, rate in enumerate(cables.rates(name), 1)),
-        )
-
     return Fabric(
         kind="roft",
         parameters={
@@ -84,7 +75,7 @@ def roft(gpus: int, asic_ports: int, *, gpus_per_server: int = 4, gpu_gbps: floa
             "oversubscription": 1.0,
         },
         gpus=tuple(gpu(i) for i in range(1, n + 1)),
-        switches=tuple(switch("leaf", s) for s in range(1, blocks * g + 1))
-        + tuple(switch("spine", s) for s in range(1, spines + 1)),
+        switches=tuple(cables.switch("leaf", s) for s in range(1, blocks * g + 1))
+        + tuple(cables.switch("spine", s) for s in range(1, spines + 1)),
         links=cables.links,
     )

@@ -9,7 +9,7 @@ m parallel port-rate links join each odd-even pair; it is 1:1 when m = k*k/N.
 from __future__ import annotations
 
 from topologies.addresses import gpu_ip, gpu_mac
-from topologies.fabric import Builder, End, Fabric, FabricError, Gpu, Port, Switch, port_name, server_of
+from topologies.fabric import Builder, End, Fabric, FabricError, Gpu, Port, port_name, server_of
 
 #: What m links of a pair are: a member by destination, a member by hash, or one link of m times the rate.
 BUNDLES = ("destination", "hashed", "trunk")
@@ -91,16 +91,6 @@ def zcube(
         )
         return Gpu(f"gpu{i}", i, server_of(i, gpus_per_server), ports)
 
-    def switch(number: int) -> Switch:
-        tier = "odd" if number % 2 else "even"
-        name = f"{tier}{number}"
-        return Switch(
-            name,
-            tier,
-            number,
-            tuple(Port(port_name(End(name, p)), p, rate) for p, rate in enumerate(cables.rates(name), 1)),
-        )
-
     return Fabric(
         kind="zcube",
         parameters={
@@ -112,7 +102,7 @@ def zcube(
             "oversubscription": k * k / (n * m),
         },
         gpus=tuple(gpu(i) for i in range(1, n + 1)),
-        switches=tuple(switch(s) for s in range(1, 2 * groups + 1)),
+        switches=tuple(cables.switch("odd" if s % 2 else "even", s) for s in range(1, 2 * groups + 1)),
         links=cables.links,
         bundle=bundle,
     )

@@ -1,0 +1,132 @@
+"""The command line as a user meets it: help on one screen, one message for bad input (2) or a lacking machine (3)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests_root import REPOSITORY
+
+HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+ROW = "2023-11-16 18:17:03.9799600,4808,10\n"
+
+
+def zcube(*arguments: str, user: int | None = None, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "cli.main", *arguments],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        user=user,
+        env={**os.environ, "COLUMNS": "120", "PYTHONDONTWRITEBYTECODE": "1"},
+        check=False,
+    )
+
+
+def one_message(result: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
+    """It ended with `code` and said one thing, which has all of `parts` in it."""
+    said = " ".join(result.stderr.split())
+    assert result.returncode == code, (result.returncode, result.stderr)
+    assert "Traceback" not in result.stderr + result.stdout
+    for part in parts:
+        assert part in said, said
+
+
+@pytest.mark.parametrize(
+    "verb", ["", "compare", "run", "report", "fabric", "fabric show", "fabric paths", "schema", "controller", "doctor"]
+)
+def test_help_fits_one_screen_and_shows_an_example(verb: str) -> None:
+    result = zcube(*verb.split(), "--help")
+    assert result.returncode == 0
+    assert len(result.stdout.splitlines()) <= 50
+    if verb not in ("fabric show", "fabric paths"):
+        assert "Example" in result.stdout
+
+
+def trace(tmp_path: Path, content: str) -> str:
+    path = tmp_path / "trace.csv"
+    path.write_text(content)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        ("", ["trace.csv", "empty"]),
+        ("a,b,c\n1,2,3\n", ["trace.csv", "TIMESTAMP,ContextTokens,GeneratedTokens"]),
+        (HEADER + ROW + "2023-11-16 18:17:04,abc,1\n", ["trace.csv", "3", "abc"]),
+        (HEADER + ROW + "2023-11-16 18:17:04,-5,1\n", ["trace.csv", "3", "-5"]),
+        (HEADER + ROW + "2023-11-16 18:17:04,99999999999,1\n", ["trace.csv", "3", "99999999999"]),
+        (HEADER + ROW + "yesterday,5,1\n", ["trace.csv", "3", "yesterday"]),
+        (HEADER + ROW + "2023-11-16 18:17:04,5\n", ["trace.csv", "3"]),
+        (HEADER + ROW, ["trace.csv", "1"]),
+    ],
+    ids=["empty", "header", "words", "negative", "absurd", "time", "short", "too few rows"],
+)
+def test_bad_traces_name_file_and_line(tmp_path: Path, content: str, parts: list[str]) -> None:
+    one_message(zcube("compare", "--trace", trace(tmp_path, content), "--requests", "2"), 2, *parts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (["--trace", "/nowhere/trace.csv"], ["/nowhere/trace.csv"]),
+        (["--gpus", "33"], ["fabric.gpus = 33"]),
+        (["--gpus", "20"], ["fabric.gpus = 20", "these fit"]),
+        (["--gpus", "-4"], ["fabric.gpus = -4", "greater"]),
+        (["--requests", "0"], ["requests = 0"]),
+        (["--seed", "-1"], ["seed = -1"]),
+        (["--placement", "best"], ["serving.placement = 'best'", "least_loaded"]),
+        (["--arm", "Torus"], ["--arm = 'Torus'", "ROFT, ZCube, ZCube trunk"]),
+        (["--speedup", "2"], ["--trace"]),
+        (["--rate-factor", "nan"], ["scale.rate_factor", "finite"]),
+        (["--dilation", "-1"], ["scale.dilation"]),
+        (["--resolution", "5"], ["resolution_frames = 5", "20"]),
+        (["/nowhere.yaml"], ["/nowhere.yaml", "No such file"]),
+        (["--nonsense"], ["No such option"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_bad_options_are_one_message_and_exit_2(arguments: list[str], parts: list[str]) -> None:
+    one_message(zcube("compare", *arguments), 2, *parts)
+
+
+def test_an_output_folder_in_use_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    result = zcube("compare", "--out", str(tmp_path))
+    assert result.returncode in (2, 3)  # 3 where there is no root to run with
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_without_root_it_says_what_helps(tmp_path: Path) -> None:
+    result = zcube("compare", "--out", "/tmp/zcube-none", user=65534)
+    if "Permission denied" in result.stderr and "site-packages" not in result.stderr:
+        pytest.skip("the repository cannot be read by another user here")
+    one_message(result, 3, "needs root", "sudo .venv/bin/zcube compare")
+
+
+def test_fabric_as_json_and_paths_of_the_published_figure() -> None:
+    fabric = json.loads(zcube("fabric", "show", "--json").stdout)
+    assert [s["name"] for s in fabric["switches"]] == "odd1 even2 odd3 even4 odd5 even6 odd7 even8".split()
+    assert len(fabric["links"]) == 96
+    paths = json.loads(zcube("fabric", "paths", "--from", "1", "--to", "11", "--json").stdout)
+    crossed = [link for path in paths for link in path["links"]]
+    assert any(link.startswith("odd1-") and "--even4-" in link for link in crossed)
+    assert any(link.startswith("odd5-") and "--even2-" in link for link in crossed)
+    one_message(zcube("fabric", "paths", "--from", "1", "--to", "99"), 2, "--to = '99'", "gpu1 to gpu32")
+
+
+def test_schema_is_json_schema() -> None:
+    schema = json.loads(zcube("schema").stdout)
+    assert schema["properties"]["fabric"] and schema["additionalProperties"] is False
+
+
+def test_report_of_something_else_is_one_message(tmp_path: Path) -> None:
+    one_message(zcube("report", str(tmp_path / "none")), 2, "no such folder")
+    one_message(zcube("report", str(tmp_path)), 2, "meta.json")
