@@ -19,7 +19,7 @@ demo: setup  ## the main job: ZCube against ROFT, emulated, with a report
 test:  ## set-up with the test tools, then all checks and all tests (those marked root too)
 	@bash vagrant/setup.sh --dev
 	@$(MAKE) --no-print-directory lint
-	$(AS_ROOT) $(PYTHON) -B -m pytest -p no:cacheprovider
+	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=25
 
 lint:  ## ruff, mypy, import-linter
 	@bash vagrant/setup.sh --dev
