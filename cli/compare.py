@@ -92,28 +92,30 @@ def compare(
         raise InputError("--out", str(folder), "must be new or empty")
     began = time.monotonic()
     with RunProgress("this machine") as progress:
-        machine = measure(base.scale.frame_bytes, progress)
+        machine = measure(base.scale.frame_bytes, folder / "machine-check", progress)
     err.print(
         f"This machine forwards {machine.hops_per_s:,.0f} switch-hops/s at saturation;"
         f" runs use at most {machine.budget_hops_per_s:,.0f}.",
         highlight=False,
     )
-    code = 0
+    comparisons = []
     for plan in plans:
         comparison = _run_plan(plan, folder / _base_name(plan), machine.budget_hops_per_s)
-        code = max(code, _show(comparison, comparison_folder(comparison), json))
-    err.print(f"All done in {time.monotonic() - began:.0f} s.", highlight=False)
-    raise typer.Exit(code)
+        comparisons.append(comparison)
+        report = write_report(comparison, folder / _base_name(plan) / "report.html")
+        write_json(report.with_name("comparison.json"), comparison.to_json())
+        if not json:
+            print_comparison(comparison, out, report)
+    if json:
+        documents = [comparison.to_json() for comparison in comparisons]
+        out.print_json(data=documents if demo else documents[0])
+    err.print(f"All done in {time.monotonic() - began:.0f} s. Results are in {folder}", highlight=False)
+    raise typer.Exit(max(comparison.exit_code for comparison in comparisons))
 
 
 def _base_name(plan: dict[str, Scenario]) -> str:
     label, scenario = next(iter(plan.items()))
     return scenario.name.removesuffix("-" + label.lower().replace(" ", "-"))
-
-
-def comparison_folder(comparison: Comparison) -> Path:
-    """The folder that holds the arms' run folders."""
-    return comparison.runs[0].arm.path.parent
 
 
 def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float) -> Comparison:
@@ -145,12 +147,3 @@ def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float)
     write_json(bound / "summary.json", summarise(RunFolder(bound)))
     return compare_arms([*found, Arm("any fabric (bound)", bound, "bound")])
 
-
-def _show(comparison: Comparison, folder: Path, json: bool) -> int:
-    report = write_report(comparison, folder / "report.html")
-    write_json(folder / "comparison.json", comparison.to_json())
-    if json:
-        out.print_json(data=comparison.to_json())
-    else:
-        print_comparison(comparison, out, report)
-    return comparison.exit_code

@@ -60,7 +60,8 @@ def run(
     require_machine()
     folder = out_folder or Path("runs") / f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
     with RunProgress("this machine") as progress:
-        budget = measure(settings.scale.frame_bytes, progress).budget_hops_per_s
+        check = folder.with_name(folder.name + ".machine-check")
+        budget = measure(settings.scale.frame_bytes, check, progress).budget_hops_per_s
     resolved = resolve({settings.name: settings}, budget)[settings.name]
     with RunProgress(settings.name) as progress:
         ended = run_emulation(folder, resolved, budget, progress)

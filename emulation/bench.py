@@ -30,7 +30,8 @@ _REQUESTS = 30
 def bench(console: Console) -> None:
     """Run the check of the machine and a short run of each arm; print one table."""
     base = with_changes(Scenario(name="bench"), {"workload": {"requests": _REQUESTS, "warmup_requests": 5}})
-    machine = measure(base.scale.frame_bytes, lambda _: None)
+    with tempfile.TemporaryDirectory(prefix="zcube-bench-") as folder:
+        machine = measure(base.scale.frame_bytes, Path(folder), lambda _: None)
     console.print(
         f"{cpu_model()}, {os.cpu_count()} cores. {machine.hops_per_s:,.0f} switch-hops/s at saturation"
         f" ({base.scale.frame_bytes} B frames), of which runs use at most {SAFE_SHARE:.0%}."

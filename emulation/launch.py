@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulation.sandbox import Sandbox, require_machine
-from results.writer import create_folder, write_yaml
+from results.writer import create_folder, open_log, write_yaml
 from scenario.errors import InputError, MachineError, RunError
 from scenario.models import Scenario
 
@@ -50,7 +50,7 @@ def run(folder: Path, scenario: Scenario, budget_hops_per_s: float, progress: Pr
 def sandboxed(argv: list[str], folder: Path, progress: Progress) -> int:
     """Run Python with `argv` in a sandbox; its JSON lines go to `progress`. Returns 0 or 130, raises else."""
     failure = ""
-    with open(folder / "runner.log", "wb") as log, Sandbox(argv, stderr=log) as sandbox:
+    with open_log(folder / "runner.log") as log, Sandbox(argv, stderr=log) as sandbox:
         assert sandbox.process.stdout is not None
         try:
             for line in sandbox.process.stdout:

@@ -22,6 +22,7 @@ from emulation.launch import Progress, sandboxed
 from emulation.network import EmulatedNetwork
 from emulation.qdisc_dump import QdiscDump, decode
 from emulation.sandbox import STATE_DIR, require_machine
+from results.writer import create_folder
 from scenario.models import FabricSection, Scenario
 from topologies.build import build
 
@@ -43,8 +44,8 @@ class Machine:
         return SAFE_SHARE * self.hops_per_s
 
 
-def measure(frame_bytes: int, progress: Progress) -> Machine:
-    """Check this machine, in a sandbox. Raises MachineError, RunError or KeyboardInterrupt."""
+def measure(frame_bytes: int, folder: Path, progress: Progress) -> Machine:
+    """Check this machine in a sandbox; its log goes to `folder`. Raises MachineError, RunError or KeyboardInterrupt."""
     require_machine()
     found: dict[str, object] = {}
 
@@ -52,9 +53,9 @@ def measure(frame_bytes: int, progress: Progress) -> Machine:
         found.update(message)
         progress(message)
 
-    with tempfile.TemporaryDirectory(prefix="zcube-check-") as folder:
-        if sandboxed(["-m", "emulation.machine", str(frame_bytes)], Path(folder), hear):
-            raise KeyboardInterrupt
+    create_folder(folder)
+    if sandboxed(["-m", "emulation.machine", str(frame_bytes)], folder, hear):
+        raise KeyboardInterrupt
     return Machine(float(str(found["hops_per_s"])), float(str(found["bringup_s"])))
 
 

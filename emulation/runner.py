@@ -31,7 +31,7 @@ from emulation.sandbox import STATE_DIR
 from emulation.serve import ServingLoop
 from results.reader import RunFolder
 from results.schema import GPUS, REQUESTS, TRANSFERS
-from results.writer import EventLog, write_json, write_table
+from results.writer import EventLog, open_log, write_json, write_table, write_text
 from scenario.errors import RunError, TestbedError
 from scenario.models import Scenario
 from scenario.scale import ACK_SHARE, Scale
@@ -103,7 +103,7 @@ class Run:
         self.stop_asked = True
 
     def _log(self, name: str) -> IO[bytes]:
-        log = open(self.folder / f"{name}.log", "wb")  # noqa: SIM115 (kept open for the processes that write it)
+        log = open_log(self.folder / f"{name}.log")
         self.logs.append(log)
         return log
 
@@ -306,7 +306,7 @@ def main(argv: list[str]) -> int:
         say(error=str(error))
         return error.exit_code
     except Exception:  # the caller shows one message; the traceback is for who mends it
-        (folder / "failure.txt").write_text(traceback.format_exc())
+        write_text(folder / "failure.txt", traceback.format_exc())
         say(error=f"{traceback.format_exc().splitlines()[-1]}\n  the traceback is in {folder / 'failure.txt'}")
         return 1
 

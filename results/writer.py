@@ -69,6 +69,11 @@ def _open_new(path: Path) -> IO[bytes]:
     return os.fdopen(descriptor, "wb")
 
 
+def open_log(path: Path) -> IO[bytes]:
+    """Opens a new file for text that other processes write, such as their standard error; the caller closes it."""
+    return _open_new(path)
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
