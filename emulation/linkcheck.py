@@ -10,7 +10,8 @@ from __future__ import annotations
 import random
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from emulation.network import EmulatedNetwork
@@ -20,7 +21,8 @@ from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, path, walk_a
 
 #: Largest relative deviation of a link from its configured rate.
 TOLERANCE = 0.03
-_SETTLE_S, _MEASURE_S = 0.4, 1.0
+_SETTLE_S, _MEASURE_S = 0.35, 0.8
+_QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 _EPSILON = 1e-9
 
 
@@ -107,38 +109,49 @@ def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> tuple[list
     """
     rates: list[LinkRate] = []
     again = 0
-    for one in rounds:
-        found = _run_round(network, one)
-        for _ in range(2):
-            if max(abs(rate.deviation) for rate in found) <= TOLERANCE:
-                break
-            again += 1
-            pairs = zip(found, _run_round(network, one), strict=True)
-            found = [min(pair, key=lambda rate: abs(rate.deviation)) for pair in pairs]
-        rates += found
+    with _servers(network, {qp.dst for qp in planned_flows(rounds)}):
+        for one in rounds:
+            found = _run_round(network, one)
+            for _ in range(2):
+                if max(abs(rate.deviation) for rate in found) <= TOLERANCE:
+                    break
+                again += 1
+                pairs = zip(found, _run_round(network, one), strict=True)
+                found = [min(pair, key=lambda rate: abs(rate.deviation)) for pair in pairs]
+            rates += found
     return rates, again
+
+
+@contextmanager
+def _servers(network: EmulatedNetwork, ends: Iterable[End]) -> Iterator[None]:
+    """An iperf3 server on each GPU port, while the block lasts."""
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for end in ends:
+            address = str(network.fabric.port(end.node, end.port).ip)
+            command = ["iperf3", "-s", "-B", address, "-p", str(QP_SERVER_PORT)]
+            processes.append(network.net[end.node].popen(command, **_QUIET))
+        time.sleep(0.2)
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
     fabric = network.fabric
     nodes = sorted({end.node for end in one.judged})
     dumps = {node: QdiscDump(network.node_pid(node)) for node in nodes}
-    processes: list[subprocess.Popen[bytes]] = []
     clients: list[subprocess.Popen[bytes]] = []
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "stdin": subprocess.DEVNULL}
     try:
-        for qp in one.flows:
-            flow = five_tuple(fabric, qp)
-            server = ["iperf3", "-s", "-1", "-B", flow.dst_ip, "-p", str(QP_SERVER_PORT), "--forceflush"]
-            processes.append(network.net[qp.dst.node].popen(server, **quiet))
-        time.sleep(0.15)
         for qp in one.flows:
             flow = five_tuple(fabric, qp)
             command = [
                 *("iperf3", "-c", flow.dst_ip, "-p", str(flow.dst_port), "-B", flow.src_ip),
                 *("--cport", str(flow.src_port), "-C", "reno", "-w", "400K", "-t", "10", "--connect-timeout", "5000"),
             ]
-            clients.append(network.net[qp.src.node].popen(command, **quiet))
+            clients.append(network.net[qp.src.node].popen(command, **{**_QUIET, "stderr": subprocess.PIPE}))
         time.sleep(_SETTLE_S)
         first = {node: (time.monotonic_ns(), dump.read()) for node, dump in dumps.items()}
         time.sleep(_MEASURE_S)
@@ -148,11 +161,11 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
                 message = client.stderr.read().decode(errors="replace") if client.stderr else ""
                 raise RuntimeError(f"iperf3 ended early: {message.strip()[:200] or client.returncode}")
     finally:
-        for process in (*clients, *processes):
-            process.kill()
-            process.wait()
-            if process.stderr:
-                process.stderr.close()
+        for client in clients:
+            client.kill()
+            client.wait()
+            if client.stderr:
+                client.stderr.close()
     results = []
     for end in one.judged:
         (t0, before), (t1, after) = first[end.node], second[end.node]

@@ -46,7 +46,7 @@ from traffic.sources import make_source
 SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES = 512 << 20, 64 << 20
 LONE_TRANSFERS = 3
 #: Part of the packet budget that a round of the link check may use: links are judged one by one, not under stress.
-LINK_CHECK_SHARE = 0.75
+LINK_CHECK_SHARE = 0.9
 
 
 class Interrupted(Exception):
