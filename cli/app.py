@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 import typer
@@ -29,6 +30,8 @@ err = Console(stderr=True)
 
 def run() -> None:
     """Console entry point: errors that a person can act on are one message, never a traceback."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell has set a background job to ignore Ctrl-C
+        signal.signal(number, _interrupt)
     try:
         app(standalone_mode=True)
     except TestbedError as error:
@@ -42,6 +45,10 @@ def run() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _plain(error: TestbedError) -> str:

@@ -21,7 +21,7 @@ from cli.progress import RunProgress
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
 from emulation.sandbox import require_machine
-from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve, wall_estimate_s
+from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
 from results.reader import RunFolder
 from results.writer import create_folder, write_json
 from scenario.arms import PAIR, arms
@@ -29,6 +29,9 @@ from scenario.errors import InputError
 from scenario.models import Scenario
 from scenario.scale import HEADER_BYTES
 from simulation.run import simulate, write_run
+
+#: What a run takes besides serving, roughly: bring-up, link check, writing.
+BRINGUP_WALL_S = 18.0
 
 
 def register(app: typer.Typer) -> None:
@@ -121,11 +124,14 @@ def _base_name(plan: dict[str, Scenario]) -> str:
 def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float) -> Comparison:
     resolved = resolve(plan, budget_hops_per_s)
     create_folder(folder)
-    scale = next(iter(resolved.values())).scale
-    minutes = sum(wall_estimate_s(scenario) for scenario in resolved.values()) / 60
+    some = next(iter(resolved.values()))
+    payload_share = (some.scale.frame_bytes - HEADER_BYTES) / some.scale.frame_bytes
+    ideal = simulate(some, infinite_core=True, goodput_share=payload_share)
+    dilation = some.scale.dilation or 1.0
+    minutes = len(resolved) * (BRINGUP_WALL_S + ideal.end_s * dilation) / 60
     err.print(
         f"{folder.name}: {len(resolved)} runs, about {max(1, minutes):.0f} min in all; one model second takes"
-        f" {scale.dilation:g} s (a = {scale.rate_factor:g})."
+        f" {dilation:g} s (a = {some.scale.rate_factor:g})."
         + (" Shorter: fewer --requests, larger --speedup, smaller --resolution." if minutes > 8 else ""),
         highlight=False,
     )
@@ -141,9 +147,7 @@ def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float)
             err.print(f"Interrupted; what was measured is in {folder}", highlight=False)
             raise typer.Exit(ended.exit_code)
     bound = folder / "bound"
-    some = next(iter(resolved.values()))
-    payload_share = (some.scale.frame_bytes - HEADER_BYTES) / some.scale.frame_bytes
-    write_run(bound, simulate(some, infinite_core=True, goodput_share=payload_share))
+    write_run(bound, ideal)
     write_json(bound / "summary.json", summarise(RunFolder(bound)))
     return compare_arms([*found, Arm("any fabric (bound)", bound, "bound")])
 

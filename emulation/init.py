@@ -28,8 +28,8 @@ def main(argv: list[str]) -> int:
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     runner = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # after the runner has started, which must not inherit it
     poller = select.poll()
     poller.register(0, select.POLLIN)
     poller.register(woken, select.POLLIN)

@@ -18,7 +18,7 @@ from scenario.models import Scenario
 Progress = Callable[[dict[str, object]], None]
 
 #: After Ctrl-C the runner has this long to write what it measured; then the sandbox ends.
-GRACE_S = 2.5
+GRACE_S = 2.2
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,6 @@ from traffic.sources import make_source
 MAX_NIC_MBPS = 32.0
 #: Largest d that a scenario may have.
 MAX_DILATION = 1000.0
-#: What a run takes besides serving: bring-up, link check, writing.
-_FIXED_WALL_S = 18.0
 #: A budget of the usual size, to find out what does not fit before the machine is looked at.
 TYPICAL_BUDGET_HOPS_PER_S = 12_000.0
 
@@ -50,8 +48,3 @@ def resolve(arms: Mapping[str, Scenario], budget_hops_per_s: float) -> dict[str,
     settings = {"rate_factor": scale.rate_factor, "dilation": scale.dilation}
     return {label: with_changes(arm, {"scale": settings}) for label, arm in arms.items()}
 
-
-def wall_estimate_s(scenario: Scenario) -> float:
-    """Rough wall time of a run whose scale is resolved: to the last nominal measured arrival, and what surrounds it."""
-    end_s = demand(scenario, build(scenario.fabric), make_source(scenario)).window_s[1]
-    return _FIXED_WALL_S + end_s * (scenario.scale.dilation or 1.0)
