@@ -57,7 +57,7 @@ def ttft_cdf(comparison: Comparison) -> go.Figure | None:
         figure.add_scatter(
             x=np.round(values, 3),
             y=np.round(share, 3),
-            name=f"{arm.label}{' (no topology can do better)' if arm.is_bound else ''}",
+            name=f"{arm.label}{' (reference)' if arm.is_bound else ''}",
             mode="lines",
             line={
                 "color": BOUND_COLOUR if arm.is_bound else arm_colour(index),

@@ -13,8 +13,9 @@ from typing import Any
 from analysis.arms import Arm, ArmResult, read_arm
 from analysis.caveats import limits, must_know
 from analysis.equality import EqualityRow, equality_rows
-from analysis.fidelity import FidelityRow, fidelity_rows
+from analysis.fidelity import LABELS, FidelityRow, fidelity_rows
 from analysis.formats import NONE, change, number
+from analysis.paired import paired_differences
 from analysis.rows import ResultRow, result_rows
 from analysis.stats import RESAMPLES
 from results.schema import SCHEMA_VERSION
@@ -61,9 +62,10 @@ class Comparison:
     def warnings(self) -> tuple[str, ...]:
         """What must be read before the figures; empty when all is well."""
         found = [
-            f"INVALID: {label} was outside the envelope in which the emulation can be trusted; "
-            "do not use its figures. The fidelity table says which check failed."
-            for label in self.invalid
+            f"INVALID: {arm.label} was outside the envelope in which the emulation can be trusted ({_failed(arm)}); "
+            "do not use its figures. Usual cause: the machine is busy with something else. Run it again on a quiet one."
+            for arm in self.arms
+            if arm.valid is False
         ]
         if self.unequal:
             names = "; ".join(row.name for row in self.unequal)
@@ -86,11 +88,15 @@ class Comparison:
         for arm in self.runs:
             mean, p90 = arm.summary["mean_ttft_ms"], arm.summary["p90_ttft_ms"]
             text = f"{arm.label}: mean TTFT {number(mean)} ms, P90 {number(p90)} ms"
+            text += f", mean exposed KV transfer {number(arm.summary['mean_kv_transfer_exposed_ms'])} ms"
             text += f", n = {arm.summary['completed']:,}"
-            if arm is not first:
-                text += f"; against {first.label} {change(mean, first.summary['mean_ttft_ms'])} mean, "
-                text += f"{change(p90, first.summary['p90_ttft_ms'])} P90"
+            if arm is not first and (differences := paired_differences(first, arm)):
+                text += f". Against {first.label}, request by request: " + "; ".join(d.text for d in differences)
             lines.append(f"{text}{' — INVALID RUN' if arm.valid is False else ''}.")
+        lines.append(
+            "Brackets: 95 % over sessions of this one run. TTFT also holds prefill and its queue, the same work on "
+            "every fabric; the KV transfer is what the fabric does."
+        )
         return tuple(lines)
 
     def bound_lines(self) -> tuple[str, ...]:
@@ -102,7 +108,7 @@ class Comparison:
         best = ", ".join(f"{label} {number(bound.summary[f'{key}_ttft_ms'])} ms" for key, label in keys)
         lines = [
             f"{bound.label}: {best} (n = {bound.summary['completed']:,}). The core is infinite and "
-            "NICs share fairly: the mean that any topology could reach at best."
+            "NICs share fairly: the same service with no fabric in the way. A reference for means, not a limit."
         ]
         for arm in self.runs:
             above = ", ".join(
@@ -116,7 +122,7 @@ class Comparison:
         if below:
             lines.append(
                 "A figure below the bound is possible: a fabric that holds one handoff back lets its neighbour at the "
-                "same NIC end earlier, and then requests meet other batches and queues. Read the bound on means."
+                "same NIC end earlier, and then requests meet other batches and queues."
             )
         return tuple(lines)
 
@@ -178,6 +184,12 @@ class Comparison:
             }
         )
         return found
+
+
+def _failed(arm: ArmResult) -> str:
+    checks = (arm.fidelity or {}).get("checks", ())
+    names = [LABELS.get(str(check.get("name")), str(check.get("name"))) for check in checks if check.get("ok") is False]
+    return "failed: " + "; ".join(names) if names else "it left no verdict"
 
 
 def compare(arms: Sequence[Arm], seed: int | None = None, resamples: int = RESAMPLES) -> Comparison:

@@ -148,6 +148,8 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
         True,
         "model bytes",
     )
+    row("GPUs that send KV", run(_senders), True, "mean loads are over all ports of a kind, idle ones too")
+    row("Switches that KV enters by", run(_entries), False, "few of them: the whole result hangs on their links")
     rows.append(
         EqualityRow(
             "Store-and-forward bias, ms",
@@ -161,6 +163,26 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
     row("Machine", run(_machine), True)
     rows.append(_other_settings(arms))
     return tuple(found for found in rows if any(value != NONE for value in found.values))
+
+
+def _senders(arm: ArmResult) -> str:
+    senders = {link.partition("--")[0].rpartition("-eth")[0] for link in _first_links(arm)}
+    return f"{len(senders)} of {arm.scenario.fabric.gpus}"
+
+
+def _first_links(arm: ArmResult) -> set[str]:
+    """Ids of the cables by which KV leaves its GPUs: GPU end first."""
+    return {str(path[0]) for path in arm.data.transfers["path"] if path is not None and len(path)}
+
+
+def _entries(arm: ArmResult) -> str:
+    switches = sorted({link.partition("--")[2].rpartition("-eth")[0] for link in _first_links(arm)}, key=_natural)
+    return ", ".join(switches) if 0 < len(switches) <= 8 else f"{len(switches)} switches"
+
+
+def _natural(name: str) -> tuple[str, int]:
+    letters = name.rstrip("0123456789")
+    return letters, int(name[len(letters) :] or 0)
 
 
 def _bundle(arm: ArmResult) -> str:

@@ -86,6 +86,7 @@ def result_rows(arms: Sequence[ArmResult]) -> tuple[ResultRow, ...]:
     row("Throughput", "input_throughput", "Prompt tokens", "1/s", compared=True)
     row("Throughput", "mean_tpot_ms", "TPOT mean (compute model only)", "ms")
     for kind, label in (("exposed", "exposed in TTFT"), ("total", "total")):
+        row("KV transfer", f"mean_kv_transfer_{kind}_ms", f"KV transfer {label} mean", "ms", compared=True)
         row("KV transfer", f"p50_kv_transfer_{kind}_ms", f"KV transfer {label} P50", "ms", compared=True)
         row("KV transfer", f"p99_kv_transfer_{kind}_ms", f"KV transfer {label} P99", "ms", compared=True)
     row("KV transfer", "p50_kv_transfer_slowdown", "Slowdown against alone on the fabric P50", "×")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from importlib import metadata
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -24,6 +26,19 @@ app = typer.Typer(
 )
 
 #: Tables are wide; where nobody watches, 80 columns would fold every cell.
+def _version(asked: bool) -> None:
+    if asked:
+        out.print(f"zcube {metadata.version('zcube-testbed')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it and exit")] = False,
+) -> None:
+    """What every verb shares."""
+
+
 out = Console(width=None if sys.stdout.isatty() else 132)
 err = Console(stderr=True)
 

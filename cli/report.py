@@ -14,7 +14,11 @@ from analysis.report import write_report
 from cli import options
 from cli.app import out
 from results.reader import RunFolder
+from scenario.arms import PAIR
 from scenario.errors import InputError
+
+#: Folder name -> label, for run folders that `zcube compare` made.
+LABELS = {label.lower().replace(" ", "-"): label for label in PAIR} | {"bound": "infinite core"}
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +31,7 @@ def register(app: typer.Typer) -> None:
 
 
 def report(
-    folders: Annotated[list[Path], typer.Argument(help="run folders; the first is what the others are compared with")],
+    folders: Annotated[list[Path], typer.Argument(help="run folders; the base is ROFT, or else the first")],
     page: Annotated[Path | None, typer.Option(help="where to write the page", show_default="beside the first")] = None,
     json: options.Json = False,
 ) -> None:
@@ -35,7 +39,8 @@ def report(
     arms: list[Arm] = []
     for folder in folders:
         bound = RunFolder(folder).meta().get("infinite_core") is True
-        arms.append(Arm(folder.name, folder, "bound" if bound else "run"))
+        arms.append(Arm(LABELS.get(folder.name, folder.name), folder, "bound" if bound else "run"))
+    arms.sort(key=lambda arm: list(LABELS.values()).index(arm.label) if arm.label in LABELS.values() else len(LABELS))
     if all(arm.kind == "bound" for arm in arms):
         raise InputError("folders", [str(f) for f in folders], "at least one must be a run on a fabric")
     comparison = compare_arms(arms)

@@ -93,6 +93,7 @@ class AgentPool:
                 cc=transport.congestion_control,
                 window_bytes=transport.inflight_cap_frames * scale.mss_bytes,
                 chunk_bytes=transport.chunk_frames * scale.mss_bytes,
+                frame_bytes=scale.mss_bytes,
             )
         for name in names:
             self._answer(name)

@@ -44,7 +44,7 @@ from traffic.sources import make_source
 
 #: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
 SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES = 512 << 20, 64 << 20
-LONE_TRANSFERS = 3
+LONE_TRANSFERS = 5
 #: Part of the packet budget that a round of the link check may use: links are judged one by one, not under stress.
 LINK_CHECK_SHARE = 0.9
 

@@ -150,7 +150,7 @@ def test_differences_are_to_the_first_run_and_the_bound_comes_last(comparison: C
     turned = compare([arms[3], arms[1], arms[0]], resamples=20)
     assert [arm.label for arm in turned.arms] == ["ZCube destination", "ROFT ECMP", "infinite core"]
     assert turned.bound is not None
-    assert "any topology could reach at best" in turned.bound_lines()[0]
+    assert "no fabric in the way" in turned.bound_lines()[0]
     assert not any("below the bound" in line for line in turned.bound_lines())
     low = replace(turned.arms[0], summary={**turned.arms[0].summary, "p99_ttft_ms": 0.1})
     assert "below the bound" in replace(turned, arms=(low, *turned.arms[1:])).bound_lines()[-1]

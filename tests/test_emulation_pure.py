@@ -108,6 +108,7 @@ def test_a_good_run_is_valid() -> None:
         ({"link_deviations": [0.01, -0.031]}, "link_rate_worst_deviation_pct"),
         ({"link_deviations": []}, "link_rate_worst_deviation_pct"),
         ({"lone_deviations": [0.06, 0.07, 0.0]}, "lone_transfer_deviation_pct"),
+        ({"lone_deviations": [-0.06, -0.07, 0.0]}, "lone_transfer_deviation_pct"),
         ({"losses": _Losses(retransmits=1)}, "packets_lost"),
         ({"losses": _Losses(socket_drops=1)}, "packets_lost"),
         ({"resolution_frames": 19.9}, "resolution_frames"),

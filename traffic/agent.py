@@ -4,7 +4,7 @@ It is started inside the GPU's namespace (`python -I -S agent.py`) with a Unix S
 on which it takes orders and gives reports, one JSON object a packet. When that socket closes, it ends.
 
 Orders
-    {"op": "open", "listen": [ip], "port": n, "cc": name, "window_bytes": w, "chunk_bytes": c}
+    {"op": "open", "listen": [ip], "port": n, "cc": name, "window_bytes": w, "chunk_bytes": c, "frame_bytes": f}
     {"op": "connect", "port": n, "qps": [[qp, src_ip, src_port, dst_ip], ...]}
     {"op": "send", "id": t, "bytes": b, "lanes": [[qp, ...], ...]}
     {"op": "stats"}        {"op": "drop", "id": t}
@@ -15,8 +15,11 @@ Reports
 
 A handoff's bytes travel in chunks that begin with a header (which counts as handoff bytes). `lanes` is a list of
 groups of queue pairs: the groups get fixed equal shares of the bytes (static striping), and the queue pairs of one
-group pull chunks from the group's share as their sockets drain (adaptive). TCP_NOTSENT_LOWAT of one chunk is what
-makes them drain at the pace of the network rather than of the socket buffer. Handoffs in the same group go in order.
+group pull chunks from the group's share as their sockets drain (adaptive). TCP_NOTSENT_LOWAT of one frame is what
+makes them drain at the pace of the network rather than of the socket buffer. Towards the end of a share chunks get
+smaller, down to a frame: a whole last chunk would keep one port busy after the others, for a time that is nothing in a
+real handoff (a frame there is 4 kB of gigabytes) and would be 4 % of one of a hundred frames. Handoffs in the same
+group go in order.
 Time stamps are CLOCK_MONOTONIC, which all processes of the machine share.
 """
 
@@ -38,10 +41,10 @@ _READ_BYTES = 256 * 1024
 class Share:
     """Bytes of one handoff that one group of queue pairs has still to send."""
 
-    __slots__ = ("left", "total", "transfer_id")
+    __slots__ = ("left", "pullers", "total", "transfer_id")
 
-    def __init__(self, transfer_id: int, total: int, left: int) -> None:
-        self.transfer_id, self.total, self.left = transfer_id, total, left
+    def __init__(self, transfer_id: int, total: int, left: int, pullers: int) -> None:
+        self.transfer_id, self.total, self.left, self.pullers = transfer_id, total, left, pullers
 
 
 class Sender:
@@ -91,7 +94,7 @@ class Agent:
         self.groups: dict[tuple[int, ...], deque[Share]] = {}
         self.arriving: dict[int, Arriving] = {}
         self.buffer = memoryview(bytearray(_READ_BYTES))
-        self.chunk_bytes = 4096
+        self.chunk_bytes = self.frame_bytes = 4096
         self.payload = memoryview(b"")
         self.congestion_control = b"reno"
         self.window_bytes = 0
@@ -137,8 +140,11 @@ class Agent:
         getattr(self, "order_" + order.pop("op"))(**order)
         return True
 
-    def order_open(self, listen: list[str], port: int, cc: str, window_bytes: int, chunk_bytes: int) -> None:
-        self.congestion_control, self.window_bytes, self.chunk_bytes = cc.encode(), window_bytes, chunk_bytes
+    def order_open(
+        self, listen: list[str], port: int, cc: str, window_bytes: int, chunk_bytes: int, frame_bytes: int
+    ) -> None:
+        self.congestion_control, self.window_bytes = cc.encode(), window_bytes
+        self.chunk_bytes, self.frame_bytes = chunk_bytes, frame_bytes
         self.payload = memoryview(bytes(chunk_bytes + HEADER.size))
         for ip in listen:
             sock = self.prepared()
@@ -151,7 +157,7 @@ class Agent:
     def order_connect(self, qps: list[list[object]], port: int) -> None:
         for qp, src_ip, src_port, dst_ip in qps:
             sock = self.prepared()
-            sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self.chunk_bytes)
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self.frame_bytes)
             sock.bind((src_ip, src_port))
             sock.setblocking(True)
             sock.settimeout(20)
@@ -188,7 +194,8 @@ class Agent:
         smallest = HEADER.size * len(lanes)
         total = max(bytes, smallest)
         for number, qps in enumerate(lanes):
-            share = Share(id, total, total * (number + 1) // len(lanes) - total * number // len(lanes))
+            left = total * (number + 1) // len(lanes) - total * number // len(lanes)
+            share = Share(id, total, left, len(qps))
             group = self.groups.setdefault(tuple(qps), deque())
             group.append(share)
             for qp in qps:
@@ -207,7 +214,8 @@ class Agent:
                 self.epoll.modify(sender.sock.fileno(), 0)
                 return
             share = group[0]
-            size = min(self.chunk_bytes, share.left)
+            fair = share.left // (2 * share.pullers) // self.frame_bytes * self.frame_bytes
+            size = min(self.chunk_bytes, max(fair, self.frame_bytes), share.left)
             if share.left - size < HEADER.size:
                 size = share.left  # no tail too short for a header
             share.left -= size
