@@ -140,13 +140,14 @@ def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float)
     found: list[Arm] = []
     for label, scenario in resolved.items():
         path = folder / label.lower().replace(" ", "-")
-        with RunProgress(label) as progress:
+        with RunProgress(f"{label} ({list(resolved).index(label) + 1} of {len(resolved)})") as progress:
             ended = run_emulation(path, scenario, budget_hops_per_s, progress)
         if (path / "meta.json").exists():
             write_json(path / "summary.json", summarise(RunFolder(path)))
             found.append(Arm(label, path))
         if ended.exit_code:
-            err.print(f"Interrupted; what was measured is in {folder}", highlight=False)
+            measured = ", ".join(arm.label for arm in found) or "none yet"
+            err.print(f"Interrupted. Runs with results: {measured}; in {folder}", highlight=False)
             raise typer.Exit(ended.exit_code)
     bound = folder / "bound"
     write_run(bound, ideal)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Annotated
 
 import typer
 
 from controller.launch import DEFAULT_HOST, DEFAULT_PORT
-from controller.launch import main as launch
 
 
 def register(app: typer.Typer) -> None:
@@ -25,5 +26,6 @@ def controller(
     listen: Annotated[str, typer.Option(help="address to listen on")] = DEFAULT_HOST,
     port: Annotated[int, typer.Option(min=1, max=65535, help="OpenFlow port")] = DEFAULT_PORT,
 ) -> None:
-    """Serve until a signal comes."""
-    raise typer.Exit(launch(["--topo", topo, "--listen", listen, "--port", str(port)]))
+    """Serve until a signal comes, in a fresh process: Mininet, which other verbs need, replaces Python's loggers."""
+    module = [sys.executable, "-m", "controller.launch"]
+    os.execv(sys.executable, [*module, "--topo", topo, "--listen", listen, "--port", str(port)])  # noqa: S606
