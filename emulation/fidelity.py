@@ -126,13 +126,13 @@ def _lags(m: Measured) -> list[Check]:
 
     timers, reports = p99_ms(m.timer_lags_s), p99_ms(m.report_lags_s)
     worst_ms = max(timers, reports)
-    limit_ms = 50 * m.lone_ideal_s
+    limit_ms = max(10.0, 50 * m.lone_ideal_s)
     cpu = 100 * m.sampler.get("cpu_s", 0.0) / max(1e-9, m.sampler.get("wall_s", 1.0))
     return [
         Check(
             "engine_lag_p99_ms", worst_ms, "wall ms", f"<= {limit_ms:.1f}", worst_ms <= limit_ms,
             f"timers late by {timers:.1f}, reports of ended transfers by {reports:.1f};"
-            " the limit is 5 % of a lone median handoff",
+            " the limit is 5 % of a lone median handoff, or 10 ms",
         ),
         Check(
             "sampler_lag_p99_ms", m.sampler.get("lag_p99_ms", math.nan), "wall ms", "told", None,
