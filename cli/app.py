@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -55,11 +56,15 @@ def run() -> None:
     except FabricError as error:
         err.print(f"[bold red]zcube:[/] fabric.{error}", highlight=False)
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        err.print(f"[bold red]zcube:[/] {error.filename or 'a file'}: {error.strerror or error}", highlight=False)
+        sys.exit(1 if full else 2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def _interrupt(*_: object) -> None:

@@ -18,6 +18,7 @@ from analysis.report import write_report
 from cli import options
 from cli.app import err, out
 from cli.progress import RunProgress
+from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
 from emulation.sandbox import require_machine
@@ -91,11 +92,10 @@ def compare(
         resolve(plan, TYPICAL_BUDGET_HOPS_PER_S)  # whatever does not fit is said before anything starts
     require_machine()
     folder = out_folder or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-    if folder.exists() and any(folder.iterdir()):
-        raise InputError("--out", str(folder), "must be new or empty")
+    require_new_folder(folder)
     began = time.monotonic()
     with RunProgress("this machine") as progress:
-        machine = measure(base.scale.frame_bytes, folder / "machine-check", progress)
+        machine = measure(base.scale.frame_bytes, folder / MACHINE_CHECK, progress)
     err.print(
         f"This machine forwards {machine.hops_per_s:,.0f} switch-hops/s at saturation;"
         f" runs use at most {machine.budget_hops_per_s:,.0f}.",
@@ -142,13 +142,13 @@ def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float)
         path = folder / label.lower().replace(" ", "-")
         with RunProgress(f"{label} ({list(resolved).index(label) + 1} of {len(resolved)})") as progress:
             ended = run_emulation(path, scenario, budget_hops_per_s, progress)
-        if (path / "meta.json").exists():
-            write_json(path / "summary.json", summarise(RunFolder(path)))
-            found.append(Arm(label, path))
         if ended.exit_code:
-            measured = ", ".join(arm.label for arm in found) or "none yet"
-            err.print(f"Interrupted. Runs with results: {measured}; in {folder}", highlight=False)
+            complete = ", ".join(arm.label for arm in found) or "none yet"
+            part = f"; what {label} measured so far is in {path}" if (path / "meta.json").exists() else ""
+            err.print(f"Interrupted. Complete runs: {complete}, in {folder}{part}", highlight=False)
             raise typer.Exit(ended.exit_code)
+        write_json(path / "summary.json", summarise(RunFolder(path)))
+        found.append(Arm(label, path))
     bound = folder / "bound"
     write_run(bound, ideal)
     write_json(bound / "summary.json", summarise(RunFolder(bound)))

@@ -57,9 +57,9 @@ def scenario_with_options(
         changes["serving"] = {"placement": placement}
     scale = {"rate_factor": rate_factor, "dilation": dilation, "resolution_frames": resolution}
     changes["scale"] = {name: value for name, value in scale.items() if value is not None}
+    if trace_format != "azure":
+        raise InputError("--trace-format", trace_format, "allowed: azure")
     if trace is not None:
-        if trace_format != "azure":
-            raise InputError("--trace-format", trace_format, "allowed: azure")
         workload: dict[str, object] = {"kind": "azure", "path": str(trace), "skip": skip, "speedup": speedup}
         workload["requests"] = requests if requests is not None else AzureWorkload.model_fields["requests"].default
         # Replaced as a whole: a trace has none of the settings of synthetic sessions.

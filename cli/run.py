@@ -16,6 +16,7 @@ from analysis.report import write_report
 from cli import options
 from cli.app import err, out
 from cli.progress import RunProgress
+from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
 from emulation.sandbox import require_machine
@@ -59,9 +60,9 @@ def run(
     resolve({settings.name: settings}, TYPICAL_BUDGET_HOPS_PER_S)
     require_machine()
     folder = out_folder or Path("runs") / f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
+    require_new_folder(folder)
     with RunProgress("this machine") as progress:
-        check = folder.with_name(folder.name + ".machine-check")
-        budget = measure(settings.scale.frame_bytes, check, progress).budget_hops_per_s
+        budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
     resolved = resolve({settings.name: settings}, budget)[settings.name]
     with RunProgress(settings.name) as progress:
         ended = run_emulation(folder, resolved, budget, progress)

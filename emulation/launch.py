@@ -29,11 +29,23 @@ class Ended:
     wall_s: float
 
 
+#: The log of the check of the machine may be in a run folder before the run is.
+MACHINE_CHECK = "machine-check"
+
+
+def require_new_folder(path: Path) -> None:
+    """Make the folder, or find it empty. Raises InputError, so that nothing of somebody's is written over."""
+    if path.exists() and (not path.is_dir() or any(entry.name != MACHINE_CHECK for entry in path.iterdir())):
+        raise InputError("--out", str(path), "must be new or an empty folder")
+    try:
+        create_folder(path)
+    except OSError as error:
+        raise InputError("--out", str(path), f"cannot be made: {error.strerror}", "choose another with --out") from None
+
+
 def new_run_folder(path: Path, scenario: Scenario) -> Path:
     """Make an empty run folder with its scenario. Raises InputError when there is a run in it already."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise InputError("run folder", str(path), "must be new or empty", "choose another with --out")
-    create_folder(path)
+    require_new_folder(path)
     write_yaml(path / "scenario.yaml", scenario.model_dump(mode="json"))
     return path
 
@@ -67,6 +79,8 @@ def sandboxed(argv: list[str], folder: Path, progress: Progress) -> int:
             return 130
     if code in (0, 130):
         return code
+    if code > 128:
+        failure = failure or f"the run was killed (signal {code - 128}); by whom is not known: out of memory?"
     text = failure or _last_lines(folder / "runner.log") or f"the runner ended with status {code}"
     if code == 2:
         raise InputError("scenario", folder.name, text)
@@ -76,5 +90,7 @@ def sandboxed(argv: list[str], folder: Path, progress: Progress) -> int:
 
 
 def _last_lines(path: Path) -> str:
+    if not path.exists():
+        return "the run folder has gone"
     lines = path.read_text(errors="replace").strip().splitlines()
     return "\n".join(lines[-3:])

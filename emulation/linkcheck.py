@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 from emulation.network import EmulatedNetwork
 from emulation.qdisc_dump import QdiscDump, decode
+from scenario.errors import RunError
 from topologies.fabric import End, Fabric
 from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, path, walk_all_pairs
 
@@ -102,7 +103,7 @@ def planned_flows(rounds: Sequence[Round]) -> list[QueuePair]:
 
 
 def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> tuple[list[LinkRate], int]:
-    """Run the rounds; returns the rates, and how many rounds were run twice. Raises RuntimeError when iperf3 fails.
+    """Run the rounds; returns the rates, and how many rounds were run twice. Raises RunError.
 
     The rate of a link does not change, but the scheduler can spoil a second of measuring: a round with a link beyond
     the tolerance is run again, up to twice, and for each of its links the closest measurement counts.
@@ -111,15 +112,26 @@ def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> tuple[list
     again = 0
     with _servers(network, {qp.dst for qp in planned_flows(rounds)}):
         for one in rounds:
-            found = _run_round(network, one)
+            found = _run_patiently(network, one)
             for _ in range(2):
                 if max(abs(rate.deviation) for rate in found) <= TOLERANCE:
                     break
                 again += 1
-                pairs = zip(found, _run_round(network, one), strict=True)
+                pairs = zip(found, _run_patiently(network, one), strict=True)
                 found = [min(pair, key=lambda rate: abs(rate.deviation)) for pair in pairs]
             rates += found
     return rates, again
+
+
+def _run_patiently(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
+    """A round; again when an iperf3 server had not yet noticed that its last client was gone. Raises RunError."""
+    for _ in range(3):
+        try:
+            return _run_round(network, one)
+        except RuntimeError as problem:
+            reason = problem
+            time.sleep(0.5)
+    raise RunError(f"the link check did not get through: {reason}\n  is the machine busy with something else?")
 
 
 @contextmanager

@@ -10,12 +10,14 @@ from __future__ import annotations
 import gc
 import json
 import os
+import select
 import signal
 import statistics
 import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -127,7 +129,7 @@ class Run:
         )
         self._step("timing lone transfers")
         lone = self._lone_deviations(pool)
-        sampler, loop, cpu_share, losses = self._serve(net, pool)
+        sampler, loop, cpu_share, losses = self._serve(net, pool, controller)
         self._keep(net, controller, rates, again, lone, sampler, loop, cpu_share, losses)
         pool.close()
         controller.close()
@@ -192,8 +194,18 @@ class Run:
             self.lone_ideal_s = ideal
         return found
 
+    def _check_alive(self, daemons: Mapping[str, int], controller: Controller, sampler: SamplerProcess) -> None:
+        """Raise RunError when a switch, the controller or the sampler has ended: the run would go on, and be wrong."""
+        ended, _, _ = select.select(list(daemons.values()), [], [], 0)
+        for name, pidfd in daemons.items():
+            if pidfd in ended:
+                raise RunError(f"the Open vSwitch daemon of {name} ended while serving")
+        if controller.process.poll() is not None:
+            raise RunError(f"the controller ended while serving (status {controller.process.returncode})")
+        sampler.check()
+
     def _serve(
-        self, net: EmulatedNetwork, pool: AgentPool
+        self, net: EmulatedNetwork, pool: AgentPool, controller: Controller
     ) -> tuple[dict[str, float], ServingLoop, float, Losses]:
         hz = rates_hz(
             self.fabric,
@@ -213,10 +225,13 @@ class Run:
         loop = ServingLoop(self.engine, pool, self.scale, start_ns)
         shown = time.monotonic()
 
+        daemons = {switch.name: os.pidfd_open(switch.daemon_pid) for switch in net.switches}
+
         def progress(now: ServingLoop) -> None:
             nonlocal shown
             if time.monotonic() - shown >= 0.5:
                 shown = time.monotonic()
+                self._check_alive(daemons, controller, sampler)
                 say(phase="serving", done=now.first_tokens, of=self.source.count)
 
         loop.run(lambda: self.stop_asked, progress)

@@ -110,7 +110,7 @@ class Sampler:
                 self.skipped_ticks += behind
                 tick += behind
             if now >= next_look:
-                if poller.poll(0):
+                if poller.poll(0) or self.failure is not None:
                     break
                 next_look = now + _LOOK_AT_INPUT_S
             if now >= next_flush:
@@ -180,9 +180,13 @@ class Sampler:
 def main() -> None:
     """Entry point: settings on standard input."""
     os.setpriority(os.PRIO_PROCESS, 0, -10)  # a late sample is a missed peak
-    sampler = Sampler(json.loads(sys.stdin.readline()))
-    print(json.dumps({"ready": True}), flush=True)
-    print(json.dumps(sampler.run()), flush=True)
+    try:
+        sampler = Sampler(json.loads(sys.stdin.readline()))
+        print(json.dumps({"ready": True}), flush=True)
+        print(json.dumps(sampler.run()), flush=True)
+    except Exception as problem:  # the log may be on the disk that is full
+        print(json.dumps({"error": f"{type(problem).__name__}: {problem}"}), flush=True)
+        raise
 
 
 if __name__ == "__main__":

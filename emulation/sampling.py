@@ -82,7 +82,15 @@ class SamplerProcess:
         if not line:
             raise RunError("the sampler ended; see sampler.log in the run folder")
         found: dict[str, float] = json.loads(line)
+        if "error" in found:
+            raise RunError(f"the sampler failed: {found['error']}")
         return found
+
+    def check(self) -> None:
+        """Raise RunError when it has ended by itself."""
+        if self.process.poll() is not None:
+            self._hear()
+            raise RunError("the sampler ended; see sampler.log in the run folder")
 
     def start(self, start_ns: int) -> None:
         """Begin to sample; `start_ns` is model time 0 on the monotonic clock."""

@@ -24,7 +24,7 @@ class FabricSection(Section):
     kind: Literal["zcube", "roft"] = Field("zcube", description="zcube (no spine) or roft (rail leaves + spines)")
     gpus: int = Field(32, ge=2, le=16384, description="N, numbered from 1")
     gpus_per_server: Literal[1, 2, 4, 8, 16] = Field(4, description="GPUs that share a server")
-    gpu_gbps: float = Field(400.0, gt=0, le=6400, description="NIC bandwidth of one GPU, one direction")
+    gpu_gbps: float = Field(400.0, ge=1, le=6400, description="NIC bandwidth of one GPU, one direction")
     asic_ports: int = Field(
         8, ge=2, le=512, description="R: ports of NIC speed on one switch ASIC; zcube uses 2R ports of half speed"
     )
@@ -57,8 +57,8 @@ class RoutingSection(Section):
 class ScaleSection(Section):
     """emulated rate = a * rate, wall time = d * model time, emulated bytes = a*d * bytes."""
 
-    rate_factor: float | None = Field(None, gt=0, le=1, description="a; default: from the check of the machine")
-    dilation: float | None = Field(None, gt=0, le=1000, description="d; default: from a and the wanted resolution")
+    rate_factor: float | None = Field(None, ge=1e-9, le=1, description="a; default: from the check of the machine")
+    dilation: float | None = Field(None, ge=0.01, le=1000, description="d; default: from a and the wanted resolution")
     resolution_frames: int = Field(
         50, ge=20, le=1000, description="frames per connection of the median handoff that d is chosen for"
     )
@@ -84,17 +84,17 @@ class ServingSection(Section):
     prefix_cache: Literal["assumed"] = Field(
         "assumed", description="assumed: hits are drawn per request from a global store without fabric traffic"
     )
-    prefill_base_ms: float = Field(30.0, ge=0, description="fixed time of a prefill batch")
-    prefill_tokens_per_s_per_gpu: float = Field(5000.0, gt=0, description="uncached tokens/s of one prefill GPU")
+    prefill_base_ms: float = Field(30.0, ge=0, le=1e6, description="fixed time of a prefill batch")
+    prefill_tokens_per_s_per_gpu: float = Field(5000.0, ge=1, le=1e9, description="uncached tokens/s of a prefill GPU")
     prefill_batch_tokens: int = Field(8192, ge=1, description="uncached tokens that one prefill batch may hold")
-    prefill_kv_gb_per_gpu: float = Field(100.0, gt=0, description="KV memory of a prefill GPU, held until handoff ends")
-    decode_kv_gb_per_gpu: float = Field(160.0, gt=0, description="KV memory of a decode GPU")
+    prefill_kv_gb_per_gpu: float = Field(100.0, ge=0.001, le=1e6, description="KV memory, held until the handoff ends")
+    decode_kv_gb_per_gpu: float = Field(160.0, ge=0.001, le=1e6, description="KV memory of a decode GPU")
     decode_slots_per_gpu: int = Field(64, ge=1, description="requests that a decode GPU serves at once")
-    decode_step_ms: float = Field(20.0, gt=0, description="time per output token (compute model only)")
-    decode_first_step_ms: float = Field(0.0, ge=0, description="before the first token; 0 where prefill makes it")
-    gateway_delay_ms: float = Field(0.0, ge=0, description="from arrival to the prefill queue")
-    transfer_overhead_ms: float = Field(0.0, ge=0, description="software constant added before each handoff")
-    timeout_s: float = Field(120.0, gt=0, description="a request without first token by then has failed")
+    decode_step_ms: float = Field(20.0, gt=0, le=1e6, description="time per output token (compute model only)")
+    decode_first_step_ms: float = Field(0.0, ge=0, le=1e6, description="0 where prefill makes the first token")
+    gateway_delay_ms: float = Field(0.0, ge=0, le=1e6, description="from arrival to the prefill queue")
+    transfer_overhead_ms: float = Field(0.0, ge=0, le=1e6, description="software constant added before each handoff")
+    timeout_s: float = Field(120.0, ge=0.001, le=1e6, description="a request without first token by then has failed")
 
 
 class CodingAgentWorkload(Section):
@@ -102,12 +102,12 @@ class CodingAgentWorkload(Section):
 
     kind: Literal["coding_agent"] = "coding_agent"
     utilisation: float = Field(
-        0.8, gt=0, le=1.5, description="offered prefill load as a share of prefill compute; sets the session count"
+        0.8, ge=0.001, le=1.5, description="offered prefill load as a share of prefill compute; sets the session count"
     )
     requests: int = Field(300, ge=1, le=1_000_000, description="measured requests")
     warmup_requests: int = Field(40, ge=0, le=1_000_000, description="served before them, not measured")
     max_input_tokens: int = Field(202_752, ge=1, description="context limit of the model; longer prompts are cut")
-    think_scale: float = Field(1.0, gt=0, description="multiplies every think time")
+    think_scale: float = Field(1.0, ge=0.001, le=1000, description="multiplies every think time")
 
 
 class AzureWorkload(Section):
@@ -118,7 +118,7 @@ class AzureWorkload(Section):
     skip: int = Field(0, ge=0, description="rows to leave out at the start")
     requests: int = Field(300, ge=1, le=1_000_000, description="measured requests")
     warmup_requests: int = Field(0, ge=0, le=1_000_000, description="replayed before them, not measured")
-    speedup: float = Field(1.0, gt=0, le=1e6, description="divides every gap between arrivals")
+    speedup: float = Field(1.0, ge=1e-6, le=1e6, description="divides every gap between arrivals")
 
 
 Workload = Annotated[CodingAgentWorkload | AzureWorkload, Field(discriminator="kind")]

@@ -89,11 +89,23 @@ def test_bad_traces_name_file_and_line(tmp_path: Path, content: str, parts: list
         (["--resolution", "5"], ["resolution_frames = 5", "20"]),
         (["/nowhere.yaml"], ["/nowhere.yaml", "No such file"]),
         (["--nonsense"], ["No such option"]),
+        (["--trace-format", "foo"], ["--trace-format = 'foo'", "azure"]),
+        (["--gpus", "17"], ["fabric.gpus = 17: is not a multiple"]),
+        (["--rate-factor", "2e-5", "--dilation", "1"], ["frames per connection", "raise scale.dilation"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_bad_options_are_one_message_and_exit_2(arguments: list[str], parts: list[str]) -> None:
     one_message(zcube("compare", *arguments), 2, *parts)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="without root it stops before it looks")
+@pytest.mark.parametrize("place", ["file", "/proc/none/here"])
+def test_an_output_place_that_cannot_be(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("precious")
+    one_message(zcube("compare", "--out", str(tmp_path / place)), 2, "--out")
+    one_message(zcube("run", "experiments/coding-agent.yaml", "--out", str(tmp_path / place)), 2, "--out")
+    assert (tmp_path / "file").read_text() == "precious"
 
 
 def test_an_output_folder_in_use_is_not_written_to(tmp_path: Path) -> None:

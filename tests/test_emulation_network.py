@@ -143,7 +143,7 @@ def check_ports(run: RunFolder) -> None:
     assert wire * 0.99 <= grew <= wire * 1.05
 
 
-@pytest.mark.parametrize("victim", ["zcube", "zcube", "emulation.init", "emulation.runner", "emulation.runner"])
+@pytest.mark.parametrize("victim", ["zcube", "zcube", "emulation.init", "emulation.runner"])
 def test_sigkill_at_any_moment_leaves_nothing(tmp_path: Path, victim: str) -> None:
     before = snapshot()
     process = start(tmp_path)
@@ -163,6 +163,47 @@ def test_sigkill_at_any_moment_leaves_nothing(tmp_path: Path, victim: str) -> No
         pd.read_parquet(partial)  # every file with a final name is whole
 
 
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [
+        ("controller.launch", "the controller ended"),
+        ("emulation.sampler", "the sampler"),
+        ("ovs-vswitchd", "Open vSwitch"),
+    ],
+)
+def test_a_part_that_dies_while_serving_ends_the_run(tmp_path: Path, victim: str, said: str) -> None:
+    before = snapshot()
+    process = start(tmp_path, "--arm", "ZCube")
+    wait_until_serving(tmp_path, process)
+    pid = pid_of(victim) or daemon_of(victim)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1 and said in errors and "Traceback" not in errors, errors
+    assert settled(before) == {}
+
+
+def daemon_of(program: str) -> int | None:
+    """A process of that program under our state folder."""
+    for entry in Path("/proc").iterdir():
+        try:
+            command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+        except OSError:
+            continue
+        if command.startswith(program.encode()) and b"/etc/openvswitch/" in command:
+            return int(entry.name)
+    return None
+
+
+def wait_until_serving(tmp_path: Path, process: subprocess.Popen[str]) -> None:
+    events = tmp_path / "out" / "small" / "zcube" / "events.jsonl"
+    deadline = time.monotonic() + 120
+    while not (events.exists() and "serving" in events.read_text()):
+        assert time.monotonic() < deadline and process.poll() is None
+        time.sleep(0.1)
+    time.sleep(2)
+
+
 def pid_of(module: str) -> int | None:
     """The process that runs a module of ours, if there is one now."""
     for entry in Path("/proc").iterdir():
@@ -178,16 +219,11 @@ def pid_of(module: str) -> int | None:
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     before = snapshot()
     process = start(tmp_path, "--arm", "ZCube")
-    events = tmp_path / "out" / "small" / "zcube" / "events.jsonl"
-    deadline = time.monotonic() + 120
-    while not (events.exists() and "serving" in events.read_text()):
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.1)
-    time.sleep(3)
+    wait_until_serving(tmp_path, process)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
-    run = RunFolder(events.parent)
+    run = RunFolder(tmp_path / "out" / "small" / "zcube")
     assert run.meta()["interrupted"] is True
     assert len(run.requests()) > 0 and len(run.ports()) > 0
     assert settled(before) == {}

@@ -39,7 +39,8 @@ def test_arms_differ_in_nothing_but_fabric_and_name() -> None:
         ({"fabrik": {}}, ["fabrik", "unknown key", "did you mean fabric?"]),
         ({"fabric": {"gpu": 32}}, ["fabric.gpu", "unknown key", "did you mean gpus?"]),
         ({"fabric": {"gpus": -4}}, ["fabric.gpus = -4", "greater than or equal to 2"]),
-        ({"fabric": {"gpus": 30}}, ["fabric.gpus = 30", "not a multiple"]),
+        ({"fabric": {"gpus": 30}}, ["fabric.gpus = 30: is not a multiple"]),
+        ({"serving": {"timeout_s": 1e-300}}, ["serving.timeout_s", "greater than"]),
         ({"fabric": {"kind": "torus"}}, ["fabric.kind = 'torus'", "'zcube' or 'roft'"]),
         ({"workload": {"kind": "coding_agent", "requests": 0}}, ["workload.requests = 0", "greater than"]),
         ({"workload": {"kind": "coding_agent", "request": 1}}, ["workload.request", "unknown key", "requests"]),
@@ -63,6 +64,9 @@ def test_faults_are_named(data: dict[str, object], expected: list[str]) -> None:
         (b"fabric: [", "is not YAML (line 1"),
         (b"- 1\n- 2\n", "must be a mapping"),
         (b"\xff\xfe\x00", "is not UTF-8"),
+        (b"seed: " + b"9" * 5000, "holds a value that cannot be read"),
+        (b"seed: 1\nseed: 2\n", "seed is given twice"),
+        (b"#" * 1_000_001, "is larger than"),
         (b"!!python/object/apply:os.system ['true']", "is not YAML"),
     ],
 )
@@ -72,6 +76,13 @@ def test_files_that_are_no_scenario(tmp_path: Path, content: bytes, expected: st
     with pytest.raises(InputError, match="scenario") as caught:
         load_scenario(path)
     assert expected in str(caught.value)
+
+
+def test_a_device_is_not_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a regular file"):
+        load_scenario(Path("/dev/zero"))
+    with pytest.raises(InputError, match="not a regular file"):
+        load_scenario(tmp_path)
 
 
 def test_missing_file_and_empty_file(tmp_path: Path) -> None:

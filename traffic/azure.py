@@ -87,6 +87,8 @@ def read_rows(path: Path) -> Iterator[AzureRow]:
     before. Rows out of order are refused and not sorted, since sorting would change what `skip` means.
     """
     try:
+        if path.exists() and not path.is_file():
+            raise InputError("workload.path", str(path), "cannot be read: it is not a regular file")
         with open(path, "rb") as handle:
             yield from _rows(path, iter(lambda: handle.readline(MAX_LINE_BYTES + 1), b""))
     except OSError as error:

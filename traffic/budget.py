@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scenario.models import Scenario
@@ -59,5 +60,11 @@ def demand(scenario: Scenario, fabric: Fabric, source: Source) -> Demand:
         hops=hops,
         median_transfer_bytes=float(statistics.median(size for _, _, size in flows)),
         queue_pairs_per_transfer=len(qps),
-        window_s=(min(arrivals), max(arrivals)) if arrivals else (0.0, 0.0),
+        window_s=_window_s(arrivals),
     )
+
+
+def _window_s(arrivals: Sequence[float]) -> tuple[float, float]:
+    """First to last arrival; a second, where there is only one instant: throughput needs a stretch of time."""
+    first, last = (min(arrivals), max(arrivals)) if arrivals else (0.0, 0.0)
+    return (first, last) if last > first else (first, first + 1.0)
