@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from emulation.network import EmulatedNetwork
 from emulation.qdisc_dump import QdiscDump, decode
 from scenario.errors import RunError
@@ -22,7 +24,7 @@ from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, path, walk_a
 
 #: Largest relative deviation of a link from its configured rate.
 TOLERANCE = 0.03
-_SETTLE_S, _MEASURE_S = 0.35, 0.8
+_SETTLE_S, _MEASURE_S, _READ_EVERY_S = 0.35, 1.2, 0.04
 _QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 _EPSILON = 1e-9
 
@@ -165,9 +167,12 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
             ]
             clients.append(network.net[qp.src.node].popen(command, **{**_QUIET, "stderr": subprocess.PIPE}))
         time.sleep(_SETTLE_S)
-        first = {node: (time.monotonic_ns(), dump.read()) for node, dump in dumps.items()}
-        time.sleep(_MEASURE_S)
-        second = {node: (time.monotonic_ns(), dump.read()) for node, dump in dumps.items()}
+        readings: dict[str, list[tuple[int, bytes]]] = {node: [] for node in nodes}
+        until = time.monotonic() + _MEASURE_S
+        while time.monotonic() < until:
+            for node, dump in dumps.items():
+                readings[node].append((time.monotonic_ns(), dump.read()))
+            time.sleep(_READ_EVERY_S)
         for client in clients:
             if client.poll() is not None:
                 message = client.stderr.read().decode(errors="replace") if client.stderr else ""
@@ -178,12 +183,19 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
             client.wait()
             if client.stderr:
                 client.stderr.close()
-    results = []
-    for end in one.judged:
-        (t0, before), (t1, after) = first[end.node], second[end.node]
-        layout = dumps[end.node].layout(before)
-        port = fabric.port(end.node, end.port)
-        sent_before, sent_after = (decode(data, layout, port.name)["bytes"].item() for data in (before, after))
-        configured = port.gbps * network.rates.bps_per_gbps
-        results.append(LinkRate(end, configured, (sent_after - sent_before) * 8e9 / (t1 - t0)))
-    return results
+    return [
+        LinkRate(
+            end,
+            fabric.port(end.node, end.port).gbps * network.rates.bps_per_gbps,
+            rate_bps(dumps[end.node], readings[end.node], fabric.port(end.node, end.port).name),
+        )
+        for end in one.judged
+    ]
+
+
+def rate_bps(dump: QdiscDump, readings: Sequence[tuple[int, bytes]], interface: str) -> float:
+    """Slope of a line through all readings: two readings alone would hang on when single frames left."""
+    layout = dump.layout(readings[0][1])
+    times_s = np.array([t_ns for t_ns, _ in readings]) / 1e9
+    sent_bits = np.array([8.0 * decode(data, layout, interface)["bytes"].item() for _, data in readings])
+    return float(np.polyfit(times_s - times_s[0], sent_bits - sent_bits[0], 1)[0])
