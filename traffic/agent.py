@@ -15,7 +15,7 @@ Reports
 
 A handoff's bytes travel in chunks that begin with a header (which counts as handoff bytes). `lanes` is a list of
 groups of queue pairs: the groups get fixed equal shares of the bytes (static striping), and the queue pairs of one
-group pull chunks from the group's share as their sockets drain (adaptive). TCP_NOTSENT_LOWAT of one frame is what
+group pull chunks from the group's share as their sockets drain (adaptive). TCP_NOTSENT_LOWAT of one chunk is what
 makes them drain at the pace of the network rather than of the socket buffer. Towards the end of a share chunks get
 smaller, down to a frame: a whole last chunk would keep one port busy after the others, for a time that is nothing in a
 real handoff (a frame there is 4 kB of gigabytes) and would be 4 % of one of a hundred frames. Handoffs in the same
@@ -157,7 +157,7 @@ class Agent:
     def order_connect(self, qps: list[list[object]], port: int) -> None:
         for qp, src_ip, src_port, dst_ip in qps:
             sock = self.prepared()
-            sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self.frame_bytes)
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self.chunk_bytes)
             sock.bind((src_ip, src_port))
             sock.setblocking(True)
             sock.settimeout(20)
