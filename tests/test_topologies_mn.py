@@ -14,9 +14,13 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root: Mininet and Open vSwitch"),
 ]
 
+#: A /tmp of its own, with the repository still in its place when it is below /tmp.
+KEEP = f"mount --bind {ROOT} /mnt; mount -t tmpfs tmpfs /tmp; mkdir -p {ROOT}; mount --bind /mnt {ROOT}; cd {ROOT}"
+
 #: Topology and test. mn tidies /tmp when it fails, so it gets one of its own.
 MN = r"""
-mount -t tmpfs tmpfs /tmp
+here=$PWD; mount --bind "$here" /mnt; mount -t tmpfs tmpfs /tmp  # the repository may be below it
+mkdir -p "$here"; mount --bind /mnt "$here"; cd "$here"
 $python -m controller.launch --topo $1 --status /run/status.json & controller=$!
 await waiting
 mn --custom topologies/mn.py --topo $1 --controller remote,ip=127.0.0.1 --switch ovs,datapath=user --test $2 2>&1
@@ -35,7 +39,8 @@ def test_pingall(topo: str, library: str, pairs: int) -> None:
 
 #: Every host sends to both addresses of every other; TCP between two of them.
 BOTH_PORTS = r"""
-mount -t tmpfs tmpfs /tmp
+here=$PWD; mount --bind "$here" /mnt; mount -t tmpfs tmpfs /tmp  # the repository may be below it
+mkdir -p "$here"; mount --bind /mnt "$here"; cd "$here"
 cat > /tmp/both.py <<'PROGRAM'
 import sys
 from mininet.net import Mininet
@@ -71,7 +76,7 @@ def test_both_addresses_answer_and_tcp_connects_without_arp() -> None:
 
 
 def test_found_from_another_folder_and_a_misfit_is_one_message(tmp_path: Path) -> None:
-    script = f"mount -t tmpfs tmpfs /tmp; cd /; mn --custom {ROOT}/topologies/mn.py --topo zcube,33,8 --test none"
+    script = f"{KEEP}; cd /; mn --custom {ROOT}/topologies/mn.py --topo zcube,33,8 --test none"
     done = subprocess.run([*UNSHARE, "bash", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "--topo: gpus = 33" in done.stderr and "Traceback" not in done.stderr
