@@ -47,6 +47,8 @@ from traffic.sources import make_source
 #: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
 SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES = 512 << 20, 64 << 20
 LONE_TRANSFERS = 5
+#: Frames per queue pair from which on a handoff is held against the max-min replay.
+COMPARED_FROM_FRAMES = 10
 #: Part of the packet budget that a round of the link check may use: links are judged one by one, not under stress.
 LINK_CHECK_SHARE = 0.9
 
@@ -204,6 +206,11 @@ class Run:
             raise RunError(f"the controller ended while serving (status {controller.process.returncode})")
         sampler.check()
 
+    def _resolved(self, model_bytes: int) -> bool:
+        """Whether a handoff is long enough to be compared: one of a few frames is latency and little else."""
+        frames = self.scale.resolution_frames(model_bytes, self.demand.queue_pairs_per_transfer)
+        return frames >= COMPARED_FROM_FRAMES
+
     def _serve(
         self, net: EmulatedNetwork, pool: AgentPool, controller: Controller
     ) -> tuple[dict[str, float], ServingLoop, float, Losses]:
@@ -276,8 +283,9 @@ class Run:
             maxmin_ratios=[
                 (loop.model_s(item.done.t_ns) - item.t_submit_s) / reference[item.order.transfer_id].ideal_s
                 for item in sent
-                if item.done is not None and item.order.transfer_id in reference
+                if item.done is not None and item.order.transfer_id in reference and self._resolved(item.order.bytes)
             ],
+            transfers_done=sum(item.done is not None for item in sent),
             sampler=sampler,
             sampler_period_ms=1e3 / sample_hz(self.scenario.fabric, self.scenario.telemetry, self.scale),
             frame_time_ms=1e3 * self.scale.frame_time_wall_s(self.scenario.fabric.gpu_gbps),

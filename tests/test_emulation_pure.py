@@ -87,6 +87,7 @@ GOOD = Measured(
     resolution_frames=55,
     budget_used=0.5,
     maxmin_ratios=[1.0, 1.05, 1.2],
+    transfers_done=3,
     sampler={"cpu_s": 1.0, "wall_s": 10.0, "lag_p99_ms": 1.0, "skipped_ticks": 0, "ticks": 9},
     sampler_period_ms=2.0,
     frame_time_ms=3.0,
