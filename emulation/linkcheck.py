@@ -25,6 +25,8 @@ from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, path, walk_a
 #: Largest relative deviation of a link from its configured rate.
 TOLERANCE = 0.03
 _SETTLE_S, _MEASURE_S, _READ_EVERY_S = 0.35, 1.2, 0.04
+#: How often a round is run again at most.
+REPEATS = 4
 _QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 _EPSILON = 1e-9
 
@@ -108,14 +110,14 @@ def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> tuple[list
     """Run the rounds; returns the rates, and how many rounds were run twice. Raises RunError.
 
     The rate of a link does not change, but the scheduler can spoil a second of measuring: a round with a link beyond
-    the tolerance is run again, up to twice, and for each of its links the closest measurement counts.
+    the tolerance is run again, up to REPEATS times, and for each of its links the closest measurement counts.
     """
     rates: list[LinkRate] = []
     again = 0
     with _servers(network, {qp.dst for qp in planned_flows(rounds)}):
         for one in rounds:
             found = _run_patiently(network, one)
-            for _ in range(2):
+            for _ in range(REPEATS):
                 if max(abs(rate.deviation) for rate in found) <= TOLERANCE:
                     break
                 again += 1
