@@ -23,12 +23,14 @@ from pathlib import Path
 
 from controller.rules import rules
 from controller.ruleset import RuleSet
-from topologies.build import build
+from topologies.build import READS, build
 from topologies.fabric import End, Fabric, FabricError
 from topologies.paths import TCP, UDP, QueuePair, walk_all_pairs
 
 SCHEMA_VERSION = 1
-KINDS = ("zcube", "roft")
+KINDS = tuple(READS)
+NEEDED = ("gpus", "gpus_per_server", "asic_ports", "levels")
+OPTIONAL = ("gpus_per_switch", "links_per_pair", "gpus_per_leaf", "uplinks_per_leaf", "tiers")
 BUNDLES = ("destination", "hashed", "trunk")
 
 
@@ -51,6 +53,12 @@ class FabricPlan:
     asic_ports: int = 8
     gpus_per_switch: int | None = None
     links_per_pair: int | None = None
+    gpus_per_leaf: int | None = None
+    uplinks_per_leaf: int | None = None
+    tiers: int | None = None
+    levels: int = 2
+    partial: bool = False
+    equal_cost: bool = False
     bundle: str = "destination"
 
     def __post_init__(self) -> None:
@@ -58,10 +66,9 @@ class FabricPlan:
             raise PlanError("fabric.kind", self.kind, f"must be one of {', '.join(KINDS)}")
         if self.bundle not in BUNDLES:
             raise PlanError("fabric.bundle", self.bundle, f"must be one of {', '.join(BUNDLES)}")
-        for name in ("gpus", "gpus_per_server", "asic_ports", "gpus_per_switch", "links_per_pair"):
+        for name in (*NEEDED, *OPTIONAL):
             value = getattr(self, name)
-            optional = value is None and name in ("gpus_per_switch", "links_per_pair")
-            if not optional and (type(value) is not int or value < 1):
+            if not (value is None and name in OPTIONAL) and (type(value) is not int or value < 1):
                 raise PlanError(f"fabric.{name}", value, "must be a whole number from 1")
 
 
@@ -210,4 +217,6 @@ def from_topo(text: str) -> Plan:
         settings[name] = value if name == "bundle" else int(value)
     if missing := [name for name in positional[:2] if name not in settings]:
         raise PlanError("topo", text, f"{missing[0]} is missing; must be {usage}")
+    if kind == "zcube":  # k = R is what one ASIC carries at 1:1
+        settings["asic_ports"] = settings["gpus_per_switch"]
     return Plan(fabric=FabricPlan(kind=kind, **settings))  # type: ignore[arg-type]

@@ -21,7 +21,9 @@ class Section(BaseModel):
 class FabricSection(Section):
     """Which fabric, and its free parameters."""
 
-    kind: Literal["zcube", "roft"] = Field("zcube", description="zcube (no spine) or roft (rail leaves + spines)")
+    kind: Literal["zcube", "zcube_recursive", "roft", "rail_only", "hpn", "clos", "fat_tree"] = Field(
+        "zcube", description="which wiring rule; docs/fabrics.md explains each"
+    )
     gpus: int = Field(32, ge=2, le=16384, description="N, numbered from 1")
     gpus_per_server: Literal[1, 2, 4, 8, 16] = Field(4, description="GPUs that share a server")
     gpu_gbps: float = Field(400.0, ge=1, le=6400, description="NIC bandwidth of one GPU, one direction")
@@ -34,9 +36,21 @@ class FabricSection(Section):
     links_per_pair: int | None = Field(
         None, ge=1, le=128, description="m, zcube only: parallel links per odd-even pair; default k*k/N (1:1)"
     )
+    gpus_per_leaf: int | None = Field(
+        None, ge=1, le=254, description="roft, clos: GPU ports of a leaf, default R/2; more than uplinks: oversubscribed"
+    )
+    uplinks_per_leaf: int | None = Field(None, ge=1, le=511, description="roft, clos: default R/2 (1:1)")
+    tiers: Literal[1, 2, 3] | None = Field(
+        None, description="roft: 2 or 3, default 2 where it fits; rail_only: 1 or 2, default 2 where it fits"
+    )
+    levels: Literal[2, 3] = Field(2, description="zcube_recursive: levels of ZCube(n, levels) of n^levels GPUs")
+    partial: bool = Field(False, description="zcube_recursive with 3 levels: the partial form (no GPU port on top)")
+    equal_cost: bool = Field(
+        False, description="roft: two tiers oversubscribed to about the switch count of ZCube (2N/R)"
+    )
     bundle: Literal["destination", "hashed", "trunk"] = Field(
         "destination",
-        description="m > 1: member by destination, by queue pair, or one link of m times the rate",
+        description="zcube with m > 1: member by destination, by queue pair, or one link of m times the rate",
     )
 
 

@@ -148,7 +148,7 @@ def test_equal_hardware() -> None:
         (lambda: zcube(40, 8), "gpus", "[32, 16, 64, 8]"),
         (lambda: zcube(36, 8), "gpus", "[32, 16, 8, 64]"),
         (lambda: zcube(18, 6, gpus_per_server=4), "gpus", "these fit"),
-        (lambda: roft(40, 8), "gpus", "[32, 16]"),
+        (lambda: roft(40, 8, tiers=2), "gpus", "[32, 16]"),
         (lambda: roft(32, 7), "asic_ports", "even"),
         (lambda: zcube(32, 8, bundle="lacp"), "bundle", "destination, hashed, trunk"),
     ],

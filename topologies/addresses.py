@@ -1,7 +1,9 @@
-"""Address plan. Port 1 of a GPU is 198.18.s.h, port 2 is 198.19.s.h (RFC 2544's benchmarking range).
+"""Address plan: the address says where a port is plugged, so that prefixes do the routing.
 
-s is the zero-based index of the port's switch in its group and h = 1..k the GPU's index on that switch: the
-address says where the port is plugged, so that prefixes do the routing.
+Port 1 of a GPU is 198.18.s.h, port 2 is 198.19.s.h (RFC 2544's benchmarking range): s is the zero-based index of
+the port's switch in its group, h = 1.. the GPU's index on that switch. Fabrics with more than 256 switches in a
+group or more than two ports a GPU do not fit there; they use 10.0.0.0/8, with two bits for the port, 14 for s and
+8 for h. In both a switch's GPU ports are one /24.
 """
 
 from __future__ import annotations
@@ -10,14 +12,23 @@ from topologies.fabric import FabricError
 
 #: Port number -> the range its addresses come from.
 RANGE_OF_PORT = {1: "198.18", 2: "198.19"}
+#: What the benchmarking range holds, and what 10.0.0.0/8 holds.
+COMPACT_PORTS, COMPACT_SWITCHES = 2, 256
+WIDE_PORTS, WIDE_SWITCHES = 4, 1 << 14
+MAX_HOSTS = 254
 
 
-def gpu_ip(port: int, switch_index: int, host: int) -> str:
+def gpu_ip(port: int, switch_index: int, host: int, *, wide: bool = False) -> str:
     """Address of a GPU port; `switch_index` from 0, `host` from 1. Raises FabricError outside the plan."""
-    if not 0 <= switch_index <= 255:
-        raise FabricError("switches per group", switch_index + 1, "the address plan holds at most 256")
-    if not 1 <= host <= 254:
-        raise FabricError("GPUs per switch", host, "the address plan holds 1 to 254")
+    ports, switches = (WIDE_PORTS, WIDE_SWITCHES) if wide else (COMPACT_PORTS, COMPACT_SWITCHES)
+    if not 1 <= port <= ports:
+        raise FabricError("ports per GPU", port, f"the address plan holds 1 to {ports}")
+    if not 0 <= switch_index < switches:
+        raise FabricError("switches per group", switch_index + 1, f"the address plan holds at most {switches}")
+    if not 1 <= host <= MAX_HOSTS:
+        raise FabricError("gpus_per_switch", host, f"the address plan holds 1 to {MAX_HOSTS} GPUs on a switch")
+    if wide:
+        return f"10.{(port - 1) << 6 | switch_index >> 8}.{switch_index & 255}.{host}"
     return f"{RANGE_OF_PORT[port]}.{switch_index}.{host}"
 
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 SCHEMA_VERSION = 1
 
 #: First half of the DPID: names such as leaf1 and spine1 must not collide (Mininet takes the number alone).
-TIER_NUMBER = {"odd": 1, "even": 2, "leaf": 3, "spine": 4}
+TIER_NUMBER = {"odd": 1, "even": 2, "leaf": 3, "spine": 4, "core": 5, "top": 6}
 
 
 class FabricError(ValueError):
@@ -48,7 +48,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Switch:
-    """A switch; `tier` is odd, even, leaf or spine."""
+    """A switch; `tier` is odd, even, top (ZCube), leaf, spine or core (trees)."""
 
     name: str
     tier: str
@@ -71,7 +71,7 @@ class End:
 
 @dataclass(frozen=True)
 class Link:
-    """A full-duplex cable. `tier` is access, inter (odd-even) or uplink (leaf-spine)."""
+    """A full-duplex cable. `tier`: access, inter (between ZCube switches), uplink (leaf-spine), core (spine-core)."""
 
     id: str
     tier: str
@@ -90,6 +90,18 @@ class Fabric:
     switches: tuple[Switch, ...]
     links: tuple[Link, ...]
     bundle: str = field(default="destination")
+
+    @cached_property
+    def memo(self) -> dict[object, object]:
+        """What other modules derive from this fabric and keep with it."""
+        return {}
+
+    @property
+    def gpus_per_server(self) -> int:
+        """GPUs that share a server."""
+        value = self.parameters["gpus_per_server"]
+        assert isinstance(value, int)
+        return value
 
     @cached_property
     def gpu_by_name(self) -> Mapping[str, Gpu]:
@@ -146,6 +158,14 @@ class Fabric:
                 found.setdefault((here.node, there.node), []).append(here.port)
         return MappingProxyType({pair: tuple(sorted(ports)) for pair, ports in found.items()})
 
+    @cached_property
+    def neighbours(self) -> Mapping[str, tuple[str, ...]]:
+        """Switch -> the switches it has cables to, in the order of its ports."""
+        found: dict[str, dict[str, None]] = {switch.name: {} for switch in self.switches}
+        for here, there in self.parallel_ports:
+            found[here][there] = None
+        return MappingProxyType({switch: tuple(near) for switch, near in found.items()})
+
     def to_json(self) -> dict[str, object]:
         """The public form (`fabric.json`); gbps per direction, in model units."""
 
@@ -192,6 +212,10 @@ class Builder:
                 raise FabricError("cable", f"{end.node} port {end.port}", "this port has a cable already")
             ports[end.port] = gbps
         self._links.append(Link(f"{port_name(a)}--{port_name(b)}", tier, a, b, gbps))
+
+    def next_port(self, node: str) -> int:
+        """The lowest port number that comes after those in use."""
+        return max(self._ports.get(node, {0: 0.0})) + 1
 
     def rates(self, node: str) -> list[float]:
         """Rates of a node's ports by number. Raises FabricError when a number is left out."""

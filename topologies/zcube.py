@@ -40,14 +40,16 @@ def zcube(
     gpus_per_switch: int,
     links_per_pair: int | None = None,
     *,
+    asic_ports: int | None = None,
     gpus_per_server: int = 4,
     gpu_gbps: float = 400.0,
     bundle: str = "destination",
 ) -> Fabric:
     """Wire ZCube(N, k, m); rates in Gb/s per direction.
 
-    `bundle` trunk makes the m links of a pair one link of m times the rate. Raises FabricError naming the
-    parameter and what would fit.
+    `bundle` trunk makes the m links of a pair one link of m times the rate. `asic_ports` R, where given, bounds the
+    radix: k + m*G ports of half the NIC rate on an ASIC of 2R. Raises FabricError naming the parameter and what
+    would fit.
     """
     if bundle not in BUNDLES:
         raise FabricError("bundle", bundle, f"must be one of {', '.join(BUNDLES)}")
@@ -64,6 +66,13 @@ def zcube(
         links_per_pair = k * k // n
     groups, m = n // k, links_per_pair
     port_gbps = gpu_gbps / 2
+    if asic_ports is not None and k + m * groups > 2 * asic_ports:
+        raise FabricError(
+            "gpus_per_switch",
+            k,
+            f"k + m*G = {k} + {m}*{groups} ports of {port_gbps:g} Gb/s do not fit the {2 * asic_ports} of an ASIC of"
+            f" asic_ports = {asic_ports}; 1:1 needs asic_ports >= gpus_per_switch, or take a smaller links_per_pair",
+        )
 
     cables = Builder()
     for i in range(1, n + 1):
