@@ -7,12 +7,15 @@ is dropped.
 |----------|----------|---------------------------------------|-------------------|--------------------------|
 | host     | 400      | address of a GPU port on this switch  | set MAC, output   | switches with GPUs       |
 | planned  | 300      | 5-tuple of a planned queue pair       | output            | hops that a hash decides |
-| prefix   | 200      | /24 of a neighbour (m links by        | output            | ZCube switches, spines   |
-|          |          | destination: and its low host bits)   |                   |                          |
-| drop     | 200      | /24 of this leaf: an address that no  | none              | ROFT leaves (else the    |
-|          |          | GPU has                               |                   | fallback makes a loop)   |
-| fallback | 100      | /24 of a neighbour, or on a leaf /16  | select group: the | hops that a hash decides |
+| prefix   | 200      | prefix of other switches' GPU ports   | output            | hops with one port       |
+|          |          | (m links by destination: a /24 and    |                   |                          |
+|          |          | its low host bits)                    |                   |                          |
+| fallback | 100      | prefix of other switches' GPU ports   | select group: the | hops that a hash decides |
 |          |          |                                       | switch's own hash | (flows nobody planned)   |
+
+A switch with GPUs is one /24; those with the same next hops are joined to shorter prefixes where the addresses allow
+(`topologies.tables`), and no prefix covers an address behind another next hop or one that does not exist: so nothing
+loops.
 
 ZCube `unique`: port 1 sends to port 2 and port 2 to port 1. An odd switch needs a prefix per even switch
 (198.19.s.0/24) and host rules for its own port-1 addresses; an even switch the mirror image. No switch
@@ -23,12 +26,12 @@ look at the ingress port. Hosts never send it (they choose the NIC port by desti
 With m links per pair: `destination` gives m rules a neighbour with masked host bits (m a power of two;
 otherwise one rule for each of its GPUs), `hashed` planned rules plus a group, `trunk` one rule.
 
-ROFT `ecmp`: upward hops of planned queue pairs are exact matches that hold the seeded choice, for the data
-and for the acknowledgements that come back; all else is hashed over the uplinks by a group. Spines have a
-prefix per leaf.
+Trees, `ecmp`: upward hops of planned queue pairs are exact matches that hold the seeded choice, for the data
+and for the acknowledgements that come back; all else is hashed over the uplinks by a group. Downwards there is one
+next hop, or a group of parallel cables.
 
 Rules per switch, with k GPUs and G switches a group: k + G*m (destination, m a power of two), k + G*k (any
-other m), k + G (m = 1, trunk), k + G + planned (hashed); a leaf R/2 + 2 + planned, a spine one per leaf.
+other m), k + G (m = 1, trunk), k + G + planned (hashed); a leaf R/2 + joined prefixes + planned.
 """
 
 from __future__ import annotations
@@ -37,7 +40,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.ruleset import (
-    MASK_16,
     MASK_24,
     PRIORITY_FALLBACK,
     PRIORITY_HOST,
@@ -60,11 +62,8 @@ from topologies.paths import (
     five_tuple,
     flow_path,
     reversed_flow,
-    uplinks,
 )
-
-#: Group id of a leaf's uplinks; bundles count from 1 by neighbour. A switch has one sort or the other.
-UPLINK_GROUP = 1
+from topologies.tables import SwitchTable, Tables
 
 
 def rules(
@@ -88,13 +87,14 @@ def rules(
             Rule("host", PRIORITY_HOST, Match(host.ip), (SetEthDst(host.mac), Output(host.port)))
             for host in hosts[switch]
         ]
-    for switch, rule in _planned_rules(fabric, seed, planned, protocols):
+    transit = Tables(fabric).switch_tables()
+    for switch, rule in _planned_rules(fabric, seed, planned, protocols, hashed_ports(fabric, transit)):
         table[switch].append(rule)
-    for switch in table:
-        for rule, group in _transit(fabric, switch, hosts):
-            table[switch].append(rule)
+    for one in transit:
+        for rule, group in _transit(fabric, one, hosts):
+            table[one.switch].append(rule)
             if group is not None:
-                groups[switch].append(group)
+                groups[one.switch].append(group)
     return RuleSet(
         version=version,
         seed=seed,
@@ -132,35 +132,25 @@ def prefix_of(hosts: Sequence[HostPort]) -> str:
     return hosts[0].ip.rsplit(".", 1)[0] + ".0"
 
 
-def _transit(fabric: Fabric, switch: str, hosts: Hosts) -> Iterator[tuple[Rule, SelectGroup | None]]:
-    """Rules towards the other switches, each with the group that it uses."""
-    neighbours = [there for here, there in fabric.parallel_ports if here == switch]
-    for index, there in enumerate(neighbours, 1):
-        if not hosts[there]:
-            continue
-        prefix, ports = prefix_of(hosts[there]), fabric.parallel_ports[switch, there]
-        if len(ports) == 1:
-            yield Rule("prefix", PRIORITY_PREFIX, Match(prefix, MASK_24), (Output(ports[0]),)), None
+def _transit(fabric: Fabric, table: SwitchTable, hosts: Hosts) -> Iterator[tuple[Rule, SelectGroup | None]]:
+    """Rules towards the other switches; the first rule that uses a group comes with it."""
+    groups = 0
+    for entry in table.entries:
+        matches = [Match(str(net.network_address), str(net.netmask)) for net in entry.prefixes]
+        if len(entry.ports) == 1:
+            for match in matches:
+                yield Rule("prefix", PRIORITY_PREFIX, match, (Output(entry.ports[0]),)), None
         elif by_destination(fabric):
-            for match in _member_matches(hosts[there], len(ports)):
-                port = ports[destination_member(match.ipv4_dst, len(ports))]
-                yield Rule("prefix", PRIORITY_PREFIX, match, (Output(port),)), None
+            for there in entry.switches:
+                for match in _member_matches(hosts[there], len(entry.ports)):
+                    port = entry.ports[destination_member(match.ipv4_dst, len(entry.ports))]
+                    yield Rule("prefix", PRIORITY_PREFIX, match, (Output(port),)), None
         else:
-            fallback = Rule("fallback", PRIORITY_FALLBACK, Match(prefix, MASK_24), (Group(index),))
-            yield fallback, SelectGroup(index, ports)
-    if is_leaf(fabric, switch):  # everything that is not here is behind the spines
-        own = prefix_of(hosts[switch])
-        everywhere = own.rsplit(".", 2)[0] + ".0.0"
-        yield Rule("drop", PRIORITY_PREFIX, Match(own, MASK_24), ()), None
-        yield (
-            Rule("fallback", PRIORITY_FALLBACK, Match(everywhere, MASK_16), (Group(UPLINK_GROUP),)),
-            SelectGroup(UPLINK_GROUP, uplinks(fabric, switch)),
-        )
-
-
-def is_leaf(fabric: Fabric, switch: str) -> bool:
-    """Whether a switch reaches the others through spines."""
-    return fabric.switch_by_name[switch].tier == "leaf"
+            groups += 1
+            group: SelectGroup | None = SelectGroup(groups, entry.ports)
+            for match in matches:
+                yield Rule("fallback", PRIORITY_FALLBACK, match, (Group(groups),)), group
+                group = None
 
 
 def by_destination(fabric: Fabric) -> bool:
@@ -176,21 +166,27 @@ def _member_matches(hosts: Sequence[HostPort], members: int) -> list[Match]:
     return [Match(host.ip) for host in hosts]
 
 
-def hashed_ports(fabric: Fabric) -> frozenset[tuple[str, int]]:
+def hashed_ports(fabric: Fabric, transit: Iterable[SwitchTable]) -> frozenset[tuple[str, int]]:
     """(switch, port) of every hop that is one of several and that a hash picks."""
-    found = set()
-    for (here, _), ports in fabric.parallel_ports.items():
-        ways = uplinks(fabric, here) if is_leaf(fabric, here) else ports
-        if len(ways) > 1 and not by_destination(fabric):
-            found |= {(here, port) for port in ways}
-    return frozenset(found)
+    if by_destination(fabric):
+        return frozenset()
+    return frozenset(
+        (table.switch, port)
+        for table in transit
+        for entry in table.entries
+        if len(entry.ports) > 1
+        for port in entry.ports
+    )
 
 
 def _planned_rules(
-    fabric: Fabric, seed: int, planned: Iterable[QueuePair], protocols: Sequence[int]
+    fabric: Fabric,
+    seed: int,
+    planned: Iterable[QueuePair],
+    protocols: Sequence[int],
+    hashed: frozenset[tuple[str, int]],
 ) -> Iterator[tuple[str, Rule]]:
     """Exact matches where a hash decides, for data and acknowledgements. Each 5-tuple gets one."""
-    hashed = hashed_ports(fabric)
     if not hashed:
         return
     seen: set[FiveTuple] = set()

@@ -24,7 +24,9 @@ from controller.ruleset import (
     SetEthDst,
     rules_json,
 )
+from topologies.clos import clos, fat_tree
 from topologies.fabric import End, Fabric
+from topologies.impact import path_lengths
 from topologies.paths import (
     TCP,
     UDP,
@@ -37,6 +39,8 @@ from topologies.paths import (
     reversed_flow,
     walk_all_pairs,
 )
+from topologies.rails import hpn, rail_only
+from topologies.recursive import zcube_recursive
 from topologies.roft import roft
 from topologies.zcube import zcube
 
@@ -52,7 +56,15 @@ FABRICS = {
     "zcube-64-16": zcube(64, 16),
     "roft-32-8": roft(32, 8),
     "roft-64-16-parallel": roft(64, 16),
-    "roft-8-4": roft(8, 4),
+    "roft-8-4": roft(8, 4, tiers=2),
+    "roft-32-8-three-tiers": roft(32, 8, tiers=3),
+    "roft-32-8-equal-cost": roft(32, 8, equal_cost=True),
+    "rail-only-32-8": rail_only(32, 8),
+    "hpn-32-8": hpn(32, 8),
+    "clos-32-8": clos(32, 8),
+    "fat-tree-16": fat_tree(16, 4),
+    "zcube-3-3": zcube_recursive(27, 3, gpus_per_server=1),
+    "zcube-2-3-partial": zcube_recursive(8, 3, partial=True),
 }
 
 
@@ -81,7 +93,7 @@ def test_every_planned_pair_takes_its_path_there_and_back(name: str) -> None:
 def test_flows_nobody_planned_arrive_whatever_a_group_picks(name: str, bucket: int) -> None:
     fabric = FABRICS[name]
     plane = FakePlane(fabric, rules(fabric, seed=SEED), choose=lambda _s, group, _f: group.ports[bucket])
-    longest = 2 if fabric.kind == "zcube" else 3
+    longest = path_lengths(fabric).longest_switches
     for qp in walk_all_pairs(fabric):
         flow = replace(five_tuple(fabric, qp), protocol=ICMP, src_port=0, dst_port=0)
         assert len(plane.walk(qp.src, flow).switches) <= longest
@@ -128,7 +140,7 @@ def test_hashed_bundles_add_one_rule_a_flow_and_direction() -> None:
 def test_roft_rule_counts() -> None:
     fabric = roft(32, 8)
     bare = rules(fabric, seed=SEED)
-    assert {len(bare.rules[f"leaf{n}"]) for n in range(1, 9)} == {4 + 2}  # hosts, own prefix, fallback
+    assert {len(bare.rules[f"leaf{n}"]) for n in range(1, 9)} == {4 + 3}  # hosts; seven /24s are three prefixes
     assert {len(bare.rules[f"spine{n}"]) for n in range(1, 5)} == {8}  # a prefix per leaf
     assert bare.groups["leaf1"] == (SelectGroup(1, (5, 6, 7, 8)),) and bare.groups["spine1"] == ()
     climbing = sum(len(path(fabric, qp).switches) == 3 for qp in walk_all_pairs(fabric))
@@ -160,7 +172,9 @@ def test_only_the_crosswise_ports_are_joined() -> None:
 
 
 @pytest.mark.parametrize("address", ["198.18.0.99", "198.18.77.1", "198.19.3.99", "10.0.0.1"])
-@pytest.mark.parametrize("name", ["zcube-32-8-destination", "zcube-32-8-hashed", "roft-32-8"])
+@pytest.mark.parametrize(
+    "name", ["zcube-32-8-destination", "zcube-32-8-hashed", "roft-32-8", "fat-tree-16", "hpn-32-8"]
+)
 def test_addresses_that_no_gpu_has_are_dropped_and_do_not_loop(name: str, address: str) -> None:
     fabric = FABRICS[name]
     plane = FakePlane(fabric, rules(fabric, seed=SEED), choose=lambda _s, group, _f: group.ports[-1])
@@ -230,11 +244,12 @@ def test_a_wrong_member_is_noticed_by_the_path() -> None:
     )
 
 
-def test_without_the_drop_rule_a_leaf_and_a_spine_would_loop() -> None:
+def test_a_prefix_that_covers_the_leafs_own_addresses_would_loop() -> None:
     fabric = roft(32, 8)
-    ruleset = change(rules(fabric, seed=SEED), "leaf1", "drop", to=())
+    ruleset = change(rules(fabric, seed=SEED), "leaf1", "fallback", match=Match("198.18.0.0", "255.255.0.0"))
+    wide = replace(ruleset, rules={**ruleset.rules, "leaf1": ruleset.rules["leaf1"][:5]})
     with pytest.raises(Loop):
-        walk(fabric, ruleset, End("gpu1", 1), FiveTuple("198.18.0.1", "198.18.0.99", ICMP, 0, 0))
+        walk(fabric, wide, End("gpu1", 1), FiveTuple("198.18.0.1", "198.18.0.99", ICMP, 0, 0))
 
 
 # --- the public form ------------------------------------------------------------------------------------------

@@ -368,11 +368,6 @@ def shares(fabric: Fabric, src: End, dst: End, *, failures: Failures = NONE, det
     return found
 
 
-def uplinks(fabric: Fabric, leaf: str) -> tuple[int, ...]:
-    """Ports of a leaf that lead to spines, ascending."""
-    return tuple(sorted(port for there in fabric.neighbours[leaf] for port in fabric.parallel_ports[leaf, there]))
-
-
 def walk_all_pairs(fabric: Fabric, per_port_pair: int = 1) -> Iterator[QueuePair]:
     """Every queue pair of every ordered GPU pair; of the relayed ones on Rail-only each once."""
     for src in fabric.gpus:

@@ -25,11 +25,12 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class PrefixEntry:
-    """Prefixes that share their next hops: ports of the switch, to be chosen among by the policy."""
+    """Prefixes that share their next hops: ports of the switch, to be chosen among by the policy, and the switches
+    whose GPUs the prefixes are."""
 
     prefixes: tuple[IPv4Network, ...]
     ports: tuple[int, ...]
-    destinations: int
+    switches: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class SwitchTable:
     @property
     def destinations(self) -> int:
         """Remote /24s, that is prefixes before joining."""
-        return sum(entry.destinations for entry in self.entries)
+        return sum(len(entry.switches) for entry in self.entries)
 
 
 class Tables:
@@ -117,19 +118,13 @@ class Tables:
 
     @cached_property
     def used(self) -> Mask:
-        """[from, to]: packets to `to` can be at `from` under the policy's port pairs."""
+        """[from, to]: packets to `to` can be at `from` under the policy's port pairs, acknowledgements included."""
         found = np.zeros_like(self.reach)
-        ports = range(self.attachment.shape[1])
         pairs = [(a - 1, b - 1) for a, b in port_pairs(self.fabric)]
-        if self.policy == "shortest":  # straight pairs are used within one switch only
-            pairs = [*pairs, *((p, p) for p in ports if (p, p) not in pairs)]
-        for a, b in pairs:
-            starts, ends = np.unique(self.attachment[:, a]), np.unique(self.attachment[:, b])
-            block = np.ix_(starts, ends)
-            if self.policy == "shortest" and (a + 1, b + 1) not in port_pairs(self.fabric):
-                found[starts, starts] = True
-            else:
-                found[block] |= self.reach[block]
+        pairs += [(b, a) for a, b in pairs if (b, a) not in pairs]
+        for a, b in pairs:  # `shortest` adds pairs within one switch only, which need no next hop
+            block = np.ix_(np.unique(self.attachment[:, a]), np.unique(self.attachment[:, b]))
+            found[block] |= self.reach[block]
         return self.spread(found)
 
     def spread(self, starts: Mask) -> Mask:
@@ -173,8 +168,10 @@ class Tables:
                 for port in self.fabric.parallel_ports[name, self.names[there]]
                 if self._routes.alive(End(name, port))
             )
-            entries.append(PrefixEntry(join(self._prefix[columns[members]]), tuple(ports), len(members)))
-        return SwitchTable(name, hosts, tuple(entries))
+            behind = columns[members]
+            names = tuple(self.names[i] for i in behind)
+            entries.append(PrefixEntry(join(self._prefix[behind]), tuple(ports), names))
+        return SwitchTable(name, hosts, tuple(sorted(entries, key=lambda entry: entry.prefixes[0])))
 
     def switch_tables(self) -> list[SwitchTable]:
         """`switch_table` of every switch."""
