@@ -5,7 +5,8 @@ SHELL := /bin/bash
 
 PYTHON := .venv/bin/python
 # What needs root (the sandbox of an emulation) goes through sudo for everybody else; results stay the user's (SUDO_UID).
-AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E)
+# Root must not leave compiled files in a user's folders.
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env PYTHONDONTWRITEBYTECODE=1)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,7 +28,8 @@ lint:  ## ruff, mypy, import-linter
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
 
-bench: setup  ## what this machine can carry: packet budget, link rates
+bench: setup  ## what this machine can carry: 16,384-GPU fabrics in memory, packet budget, link rates
+	$(PYTHON) -m topologies.bench
 	$(AS_ROOT) $(PYTHON) -m emulation.bench
 
 lock:  ## make the lock files anew after a change in pyproject.toml

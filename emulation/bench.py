@@ -27,8 +27,8 @@ from scenario.models import Scenario
 _REQUESTS = 30
 
 
-def bench(console: Console) -> None:
-    """Run the check of the machine and a short run of each arm; print one table."""
+def bench(console: Console) -> int:
+    """Run the check of the machine and a short run of each arm; print one table. Returns 1 when one is INVALID."""
     base = with_changes(Scenario(name="bench"), {"workload": {"requests": _REQUESTS, "warmup_requests": 5}})
     with tempfile.TemporaryDirectory(prefix="zcube-bench-") as folder:
         machine = measure(base.scale.frame_bytes, Path(folder), lambda _: None)
@@ -38,6 +38,7 @@ def bench(console: Console) -> None:
     )
     table = Table("figure", "goal")
     rows: dict[str, list[str]] = {}
+    failed: list[str] = []
     resolved = resolve(arms(base), machine.budget_hops_per_s)
     with tempfile.TemporaryDirectory(prefix="zcube-bench-") as folder:
         for label, scenario in resolved.items():
@@ -46,6 +47,7 @@ def bench(console: Console) -> None:
             ended = run(path, scenario, machine.budget_hops_per_s, lambda _: None)
             if ended.exit_code:
                 raise KeyboardInterrupt
+            failed += [f"{label}: {what}" for what in _failed(path)]
             for name, (goal, value) in _figures(path, ended.wall_s).items():
                 rows.setdefault(name, [goal]).append(value)
     for name, cells in rows.items():
@@ -53,6 +55,16 @@ def bench(console: Console) -> None:
     scale = next(iter(resolved.values())).scale
     console.print(table)
     console.print(f"n = {_REQUESTS} requests an arm, seed {base.seed}, a = {scale.rate_factor}, d = {scale.dilation}")
+    for what in failed:
+        console.print(f"INVALID: {what}. Is the machine busy with something else?")
+    return 1 if failed else 0
+
+
+def _failed(path: Path) -> list[str]:
+    verdict: dict[str, Any] = json.loads((path / "fidelity.json").read_text())
+    if verdict["valid"]:
+        return []
+    return [check["name"] for check in verdict["checks"] if not check.get("ok", True)] or ["see fidelity.json"]
 
 
 def _figures(path: Path, wall_s: float) -> dict[str, tuple[str, str]]:
@@ -71,7 +83,7 @@ def _figures(path: Path, wall_s: float) -> dict[str, tuple[str, str]]:
 
 if __name__ == "__main__":
     try:
-        bench(Console(width=None if sys.stdout.isatty() else 120))
+        sys.exit(bench(Console(width=None if sys.stdout.isatty() else 120)))
     except TestbedError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

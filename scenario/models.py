@@ -37,7 +37,7 @@ class FabricSection(Section):
         None, ge=1, le=128, description="m, zcube only: parallel links per odd-even pair; default k*k/N (1:1)"
     )
     gpus_per_leaf: int | None = Field(
-        None, ge=1, le=254, description="roft, clos: GPU ports of a leaf, default R/2; more than its uplinks oversubscribe"
+        None, ge=1, le=254, description="roft, clos: GPU ports of a leaf; default R/2; above uplinks: oversubscribed"
     )
     uplinks_per_leaf: int | None = Field(None, ge=1, le=511, description="roft, clos: default R/2 (1:1)")
     tiers: Literal[1, 2, 3] | None = Field(

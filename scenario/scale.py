@@ -70,6 +70,16 @@ class Scale:
         """Frames per queue pair of the median handoff."""
         return median_handoff_bytes / queue_pairs / self.model_bytes_per_frame
 
+    def to_meta(self) -> dict[str, float]:
+        """What meta.json says of the scale."""
+        return {
+            "rate_factor": self.rate_factor,
+            "dilation": self.dilation,
+            "frame_bytes": self.frame_bytes,
+            "mss_bytes": self.mss_bytes,
+            "model_bytes_per_frame": self.model_bytes_per_frame,
+        }
+
 
 def switch_hops_per_s(scale_rate_factor: float, senders_gbps: float, hops: int, frame_bytes: int) -> float:
     """Packet budget of a run: frames/s of all senders at line rate x switch hops x 1.5 for ACKs."""

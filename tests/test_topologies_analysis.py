@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 from ipaddress import IPv4Address
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenario.fabric_spec import fabric_from_text
-from topologies.collisions import PATTERNS, collisions
+from topologies.collisions import PATTERNS, collisions, cross_rail
 from topologies.deadlock import dependencies
 from topologies.fabric import Fabric, FabricError
 from topologies.impact import affected_pairs, impact, path_lengths
@@ -187,16 +188,13 @@ def test_three_and_four_switch_paths_can() -> None:
     fabric = FABRICS["zcube:gpus=32"]
     found = dependencies(fabric, "any_port")
     assert not found.deadlock_free and found.longest_path_switches == 3
-    for here, there in zip(found.cycle, found.cycle[1:], strict=False):
+    for here, there in pairwise(found.cycle):
         assert (here, there) in fabric.parallel_ports  # a real walk
     assert found.cycle[0] == found.cycle[-1]
-    # cut cables so that four-switch detours run in a ring: odd1 > even2 > odd3 > even4 > odd1
-    cut = [
-        link.id
-        for link in fabric.links
-        if (link.a.node, link.b.node) in {("odd1", "even6"), ("odd3", "even8"), ("odd5", "even2"), ("odd7", "even4"),
-                                          ("odd1", "even4"), ("odd3", "even2"), ("odd5", "even8"), ("odd7", "even6")}
-    ]  # fmt: skip
+    # cut cables until odd1 even4 odd3 even6 odd5 even8 odd7 even2 are a ring: the detours run around it
+    ring = {(1, 2), (1, 4), (3, 4), (3, 6), (5, 6), (5, 8), (7, 8), (7, 2)}
+    kept = {(f"odd{o}", f"even{e}") for o, e in ring}
+    cut = [link.id for link in fabric.links if link.tier == "inter" and (link.a.node, link.b.node) not in kept]
     detour = dependencies(fabric, "detour", Failures.of(fabric, cut))
     assert detour.longest_path_switches == 4 and not detour.deadlock_free
 
@@ -217,7 +215,7 @@ def test_dependencies_are_those_of_the_paths() -> None:
         graph.add_edges_from(((a, via), (via, b)) for a in same for via in other for b in same if a != b)
     assert not nx.is_directed_acyclic_graph(graph)
     cycle = dependencies(fabric, "any_port").cycle
-    channels = list(zip(cycle, cycle[1:], strict=False))
+    channels = list(pairwise(cycle))
     assert all(graph.has_edge(a, b) for a, b in zip(channels, [*channels[1:], channels[0]], strict=True))
 
 
@@ -280,7 +278,8 @@ REFERENCE = {
     "first-nic": ("60/25", "76/38", "96/72", "100/100", "80/43", "93/82", "83/50"),
     "quarter": ("82/35", "96/62", "100/100", "100/100", "90/48", "100/94", "90/51"),
 }
-SEEDS = 12
+#: The two patterns of few transfers need more draws: the first percentile of 64 rates is nearly their least.
+SEEDS = {"cross-rail": 5, "rail-aligned": 5, "first-nic": 32, "quarter": 32}
 
 
 @pytest.mark.parametrize("pattern", REFERENCE)
@@ -290,7 +289,7 @@ def test_collision_pattern_of_1024_gpus(pattern: str) -> None:
         fabric = BIG.setdefault(text, fabric_from_text(text))
         drawn = [
             collisions(fabric, PATTERNS[pattern](fabric, random.Random(seed)), seed=seed, **choice)  # type: ignore[arg-type]
-            for seed in range(SEEDS)
+            for seed in range(SEEDS[pattern])
         ]
         cells.append((np.mean([d.mean_percent for d in drawn]), np.mean([d.p1_percent for d in drawn])))
     wanted = [tuple(map(float, cell.split("/"))) for cell in REFERENCE[pattern]]
@@ -305,7 +304,10 @@ def test_collision_pattern_of_1024_gpus(pattern: str) -> None:
 
 BIG: dict[str, Fabric] = {}
 #: Cells that differ by more than 3 points, and why (docs/fabrics.md).
-EXPLAINED: dict[tuple[str, int, str], str] = {}
+EXPLAINED = {
+    ("first-nic", 2, "p1"): "of 64 rates: ours lies between the least and the next, the reference's 72 is the least",
+}
+
 
 
 @pytest.mark.parametrize(
@@ -333,10 +335,8 @@ def test_static_striping_costs_roft_its_queue_pairs() -> None:
     """Facts 2.5: with static striping ROFT with 8 queue pairs drops to about 60 % at 256 GPUs."""
     fabric = fabric_from_text("roft:gpus=256,asic_ports=32,gpus_per_server=8")
     drawn = [
-        collisions(
-            fabric, PATTERNS["cross-rail"](fabric, random.Random(s)), queue_pairs_per_port_pair=8, striping="static", seed=s
-        )
-        for s in range(SEEDS)
+        collisions(fabric, cross_rail(fabric, random.Random(s)), queue_pairs_per_port_pair=8, striping="static", seed=s)
+        for s in range(12)
     ]
     assert np.mean([one.mean_percent for one in drawn]) == pytest.approx(60, abs=6)
 

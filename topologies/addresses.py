@@ -8,6 +8,8 @@ group or more than two ports a GPU do not fit there; they use 10.0.0.0/8, with t
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from topologies.fabric import FabricError
 
 #: Port number -> the range its addresses come from.
@@ -37,6 +39,7 @@ def gpu_mac(ip: str) -> str:
     return "02:00:" + ":".join(f"{int(part):02x}" for part in ip.split("."))
 
 
+@lru_cache(maxsize=1 << 16)
 def ip_to_int(ip: str) -> int:
     """Dotted address -> 32-bit number."""
     a, b, c, d = (int(part) for part in ip.split("."))

@@ -140,10 +140,11 @@ def rail_aligned(fabric: Fabric, rng: random.Random) -> list[Pair]:
 
 
 def first_nic_only(fabric: Fabric, rng: random.Random) -> list[Pair]:
-    """Only rank 0 of each server of the first half sends, to a distinct random GPU of the second half."""
-    senders, receivers = _halves(fabric)
-    first = [gpu for gpu in senders if (gpu - 1) % fabric.gpus_per_server == 0]
-    return _named(zip(first, rng.sample(receivers, len(first)), strict=True))
+    """Only rank 0 of each server of the first half sends, to a random rank of a distinct server of the second."""
+    per_server = fabric.gpus_per_server
+    pairs = rail_aligned(fabric, rng)[::per_server]
+    number = fabric.gpu_by_name
+    return _named((number[a].number, number[b].number + rng.randrange(per_server)) for a, b in pairs)
 
 
 def block_to_block(fabric: Fabric, rng: random.Random) -> list[Pair]:

@@ -157,21 +157,24 @@ class Tables:
         if not columns.size:
             return SwitchTable(name, hosts, ())
         hops = self.next_hops(here)[:, columns]
-        patterns, group_of = np.unique(np.packbits(hops, axis=0), axis=1, return_inverse=True)
+        patterns = np.packbits(hops, axis=0)
+        order = np.lexsort(patterns)  # destinations with the same next hops side by side
+        changes = np.flatnonzero((patterns[:, order[1:]] != patterns[:, order[:-1]]).any(axis=0)) + 1
         entries = []
-        for group in range(patterns.shape[1]):
-            members = np.flatnonzero(group_of.reshape(-1) == group)
+        for members in np.split(order, changes):
+            behind = columns[np.sort(members)]
             near = self.neighbours[here][hops[:, members[0]]]
-            ports = sorted(
-                port
-                for there in near
-                for port in self.fabric.parallel_ports[name, self.names[there]]
-                if self._routes.alive(End(name, port))
-            )
-            behind = columns[members]
+            ports = sorted(port for there in near for port in self._ports(name, self.names[there]))
             names = tuple(self.names[i] for i in behind)
             entries.append(PrefixEntry(join(self._prefix[behind]), tuple(ports), names))
-        return SwitchTable(name, hosts, tuple(sorted(entries, key=lambda entry: entry.prefixes[0])))
+        entries.sort(key=lambda entry: int(entry.prefixes[0].network_address))
+        return SwitchTable(name, hosts, tuple(entries))
+
+    def _ports(self, here: str, there: str) -> tuple[int, ...]:
+        ports = self.fabric.parallel_ports[here, there]
+        if not self._routes.failures:
+            return ports
+        return tuple(port for port in ports if self._routes.alive(End(here, port)))
 
     def switch_tables(self) -> list[SwitchTable]:
         """`switch_table` of every switch."""
@@ -180,6 +183,8 @@ class Tables:
 
 def join(slash24s: NDArray[np.int64]) -> tuple[IPv4Network, ...]:
     """The fewest prefixes that cover exactly these /24s (given as address >> 8)."""
+    if len(slash24s) == 1:
+        return (IPv4Network((int(slash24s[0]) << 8, 24)),)
     numbers = np.unique(slash24s)
     runs = np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1)
     return tuple(

@@ -6,23 +6,10 @@ import json
 from dataclasses import dataclass, field
 from enum import Enum
 
+from results.schema import STAGES
 from traffic.layout import DecodeTarget
 from traffic.placement import Choice
 from traffic.requests import Request
-
-#: The instants of a request, in order (SGLang's names where it has them). The run folder's schema has the
-#: same list.
-STAGES = (
-    "arrival",
-    "prefill_waiting",
-    "prefill_forward",
-    "decode_alloc",
-    "kv_transfer",
-    "decode_waiting",
-    "decode_first_step",
-    "first_token",
-    "finished",
-)
 
 
 class Step(Enum):

@@ -210,6 +210,9 @@ for part in "${todo[@]}"; do
         project)
             # compat: a plain .pth line to this folder, so that packages added later are found too.
             pip_install --config-settings editable_mode=compat -e "$root"
+            # Compiled now, by this user: runs as root through sudo would leave root's files in these folders.
+            packages=(*/__init__.py)
+            "$venv/bin/python" -m compileall -q -- "${packages[@]%/*}" || true
             ;;
         dev)
             say "setup: adding the test tools"
