@@ -54,7 +54,7 @@ def main() -> None:
         print(one(sys.argv[1]))
         return
     print(f"{GPUS:,} GPUs, switches of {ASIC_PORTS} x 400 Gb/s, one core, n = 1 each")
-    print("kind switches  cables   wiring  next hops     entries prefixes     count   total            memory      ratio")
+    print("kind switches  cables   wiring  next hops     entries prefixes     count   total           memory     ratio")
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     for kind in ("zcube", "roft"):
         subprocess.run([sys.executable, "-m", "topologies.bench", kind], check=True, env=environment)
