@@ -12,7 +12,7 @@ from typing import Any
 from analysis.formats import percent
 from results.writer import plain
 from topologies.bom import whole_server_tiers
-from topologies.cost import ITEMS, FabricCost, movers, saving, saving_range
+from topologies.cost import ITEMS, FabricCost, movers, saving, saving_range, saving_range_by_section
 from topologies.fabric import Fabric
 
 _TIER_TEXT = {
@@ -73,6 +73,12 @@ class CostComparison:
     fabrics: tuple[Fabric, ...]
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """Short names for sentences: the kinds where those differ, else the labels."""
+        kinds = tuple(cost.kind for cost in self.costs)
+        return kinds if len(set(kinds)) == len(kinds) else self.labels
+
+    @property
     def rows(self) -> tuple[Row, ...]:
         """Lines by item and part; of one fabric alone by tier too."""
         found: dict[tuple[str, str, str], Row] = {}
@@ -103,31 +109,34 @@ class CostComparison:
 
     def headline(self) -> tuple[str, ...]:
         """The savings in sentences, with their range and what moves them."""
-        base, lines = self.costs[0], []
-        for label, cost in zip(self.labels[1:], self.costs[1:], strict=True):
-            saved, span = saving(base, cost), saving_range(base, cost)
+        base, names, lines = self.costs[0], self.names, []
+        for name, cost in zip(names[1:], self.costs[1:], strict=True):
+            saved, span, free = saving(base, cost), saving_range_by_section(base, cost), saving_range(base, cost)
             if saved is None:
-                lines.append(f"{label}: no saving can be stated, {self.labels[0]} costs nothing under this accounting.")
+                lines.append(f"{name}: no saving can be stated, {names[0]} costs nothing under this accounting.")
                 continue
             more = "less" if saved >= 0 else "more"
-            text = f"{label} costs {percent(abs(saved))} {more} per GPU than {self.labels[0]}"
-            moved = movers(base, cost)[:3]
-            if span is not None and span[1] - span[0] < 1e-9:
-                text += "; the same at every price in the book's ranges"
-            elif span is not None:
-                text += f"; between {percent(span[0])} and {percent(span[1])} over the book's price ranges"
+            text = f"{name} costs {percent(abs(saved))} {more} per GPU than {names[0]} at the book's prices"
+            if free is not None and free[1] - free[0] < 1e-9:
+                text += ", and at every other price in its ranges"
+            elif span is not None and free is not None:
+                text += (
+                    f". Saving over the book's ranges: {percent(span[0])} to {percent(span[1])} while parts of one "
+                    f"sort are cheap or dear together; {percent(free[0])} to {percent(free[1])} if each part were on "
+                    "its own"
+                )
             lines.append(f"{text}.")
-            if moved:
+            if moved := movers(base, cost)[:3]:
                 parts = "; ".join(
                     f"{m.part}{' (assumed)' if m.assumed else ''} at {m.low_usd:,.0f} to {m.high_usd:,.0f} USD: "
                     f"{percent(m.saving_at_low)} to {percent(m.saving_at_high)}"
                     for m in moved
                 )
-                lines.append(f"Moved most by {parts}.")
-        for label, cost in zip(self.labels, self.costs, strict=True):
+                lines.append(f"Saving moved most by {parts}.")
+        for name, cost in zip(names, self.costs, strict=True):
             if cost.capex_usd:
                 share = sum(line.usd for line in cost.lines if line.assumed) / cost.capex_usd
-                lines.append(f"{label}: {percent(share)} of the CapEx rests on prices that are assumptions.")
+                lines.append(f"{name}: {percent(share)} of the CapEx rests on prices that are assumptions.")
         return tuple(lines)
 
     def warnings(self) -> tuple[str, ...]:
@@ -145,7 +154,9 @@ class CostComparison:
         models = [{line.part for line in cost.lines if line.item == "switches"} for cost in self.costs]
         if len({frozenset(m) for m in models}) > 1:
             names = sorted(name.removeprefix("switches.") for name in set().union(*models))
-            found.append(f"Switch models differ ({', '.join(names)}): part of the saving is the models', not the wiring's.")
+            found.append(
+                f"Switch models differ ({', '.join(names)}): part of the saving is the models', not the wiring's."
+            )
         return tuple(found)
 
     def not_counted(self) -> tuple[str, ...]:
@@ -161,7 +172,7 @@ class CostComparison:
 
     def _copper(self) -> list[str]:
         dac, found = self.costs[0].accounting.dac_tiers, []
-        for label, fabric in zip(self.labels, self.fabrics, strict=True):
+        for label, fabric in zip(self.names, self.fabrics, strict=True):
             tiers = {switch.tier for switch in fabric.switches}
             for tier in sorted(tiers & dac):
                 first = next(switch for switch in fabric.switches if switch.tier == tier)
@@ -169,8 +180,8 @@ class CostComparison:
                 servers = {fabric.gpu_by_name[node].server for node in ends if node in fabric.gpu_by_name}
                 if servers:
                     found.append(
-                        f"whether copper of 3 m reaches: {label} takes it for granted for the {len(servers)} servers of "
-                        f"each {tier} switch (--dac none counts fibre there)"
+                        f"whether copper of 3 m reaches: {label} takes it for granted for the {len(servers)} servers "
+                        f"of each {tier} switch (--dac none counts fibre there)"
                     )
             found += [
                 f"copper at the {tier} switches of {label}, although each holds whole servers (--dac {tier} counts it)"
@@ -221,6 +232,7 @@ class CostComparison:
                         "kwh_per_year": cost.kwh_per_year,
                         "power_usd_per_year": cost.power_usd_per_year,
                         "saving": saving(base, cost) if index else None,
+                        "saving_range_by_section": saving_range_by_section(base, cost) if index else None,
                         "saving_range": saving_range(base, cost) if index else None,
                         "movers": [
                             {

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from analysis.arms import Arm
+from analysis.arms import Arm, Kind
 from analysis.cost_comparison import CostComparison, unique_labels
 from analysis.cost_console import print_costs, print_token_costs
 from analysis.token_cost import token_costs
@@ -35,7 +35,7 @@ Tiers = Annotated[str | None, typer.Option(help=f"tiers of cables: {','.join(LIN
 Dac = Annotated[str | None, typer.Option(help="switch tiers with copper to GPUs, or none", show_default="even")]
 NicOptics = Annotated[bool | None, typer.Option("--nic-optics/--no-nic-optics", help="transceivers in NICs")]
 Nics = Annotated[bool | None, typer.Option("--nics/--no-nics", help="the NICs themselves")]
-OpticsBy = Annotated[str | None, typer.Option(help="piece, or module (a 200G end is half a 400G)", show_default="piece")]
+OpticsBy = Annotated[str | None, typer.Option(help="piece, or module (a 200G end: half a 400G)", show_default="piece")]
 Asic = Annotated[str | None, typer.Option(help="switch model for all", show_default="smallest that holds the ports")]
 Years = Annotated[float | None, typer.Option(help="--runs: CapEx is spread over these", show_default="the book's")]
 
@@ -98,7 +98,7 @@ def _labels(folders: list[str]) -> tuple[str, ...]:
     return unique_labels([Path(text).resolve().name or text for text in folders])
 
 
-def _kind(folder: str) -> str:
+def _kind(folder: str) -> Kind:
     return "bound" if RunFolder(folder).meta().get("infinite_core") is True else "run"
 
 

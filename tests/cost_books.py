@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -14,13 +15,20 @@ from topologies.fabric import Fabric
 from topologies.prices import PriceBook, check_prices, default_prices_text
 
 
-def book_data() -> dict[str, Any]:
-    """The default price book as plain data, free to be changed."""
+@cache
+def _default_data() -> dict[str, Any]:
     data: dict[str, Any] = yaml.safe_load(default_prices_text())
     return data
 
 
-def book(changes: Mapping[str, float] | None = None, ranges: Mapping[str, tuple[float, float]] | None = None) -> PriceBook:
+def book_data() -> dict[str, Any]:
+    """The default price book as plain data, free to be changed."""
+    return copy.deepcopy(_default_data())
+
+
+def book(
+    changes: Mapping[str, float] | None = None, ranges: Mapping[str, tuple[float, float]] | None = None
+) -> PriceBook:
     """The default book with other prices: {"optics.optic-400g": 500}; a changed price has no range unless given."""
     data = book_data()
     for path, usd in (changes or {}).items():

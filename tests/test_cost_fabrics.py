@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from analysis.cost_comparison import CostComparison, unique_labels
 from topologies.bom import bill_of_materials, whole_server_tiers
-from topologies.cost import HOURS_PER_YEAR, ITEMS, PRESETS, Accounting, cost_of, movers, saving, saving_range
+from topologies.cost import (
+    HOURS_PER_YEAR,
+    ITEMS,
+    PRESETS,
+    Accounting,
+    cost_of,
+    movers,
+    saving,
+    saving_range,
+    saving_range_by_section,
+)
 from topologies.fabric import FabricError
 from topologies.prices import PriceError, check_prices
 
@@ -185,10 +195,32 @@ def test_range_of_a_saving_is_that_of_all_corners(spans: list[tuple[float, float
         assert min(corners) - 1e-9 <= min(mover.saving_at_low, mover.saving_at_high)
 
 
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=6, max_size=6), st.sampled_from([PRESETS["full"], PRESETS["paper"]]))
+def test_sections_moving_together_stay_in_their_range(places: list[float], how: Accounting) -> None:
+    base, other = priced(ROFT, how), priced(ZCUBE, how)
+    place = dict(zip(("switches", "optics", "dac", "fibre", "nics", "cabling"), places, strict=True))
+
+    def usd(part: str) -> float:
+        entry = DEFAULT.priced[part]
+        return entry.low_usd + place[part.split(".")[0]] * (entry.high_usd - entry.low_usd)
+
+    paid = [sum(n * usd(part) for part, n in cost.quantities.items()) for cost in (base, other)]
+    low, high = saving_range_by_section(base, other) or (0.0, 0.0)
+    assert low - 1e-9 <= 1 - paid[1] / paid[0] <= high + 1e-9
+    free = saving_range(base, other) or (0.0, 0.0)
+    assert free[0] < low < high < free[1]
+
+
 def test_movers_are_sorted_and_name_only_what_moves() -> None:
     found = movers(priced(ROFT, PRESETS["paper"]), priced(ZCUBE, PRESETS["paper"]))
     assert [m.swing for m in found] == sorted((m.swing for m in found), reverse=True)
     assert all(DEFAULT.priced[m.part].assumption == m.assumed for m in found)
+    first = found[0]
+    assert first.part == "optics.optic-400g"  # the price ratio of 400G to 200G transceivers decides it
+    for usd, saved in ((first.low_usd, first.saving_at_low), (first.high_usd, first.saving_at_high)):
+        at = book({first.part: usd})
+        assert saving(priced(ROFT, PRESETS["paper"], at), priced(ZCUBE, PRESETS["paper"], at)) == pytest.approx(saved)
     assert movers(priced(ROFT, PRESETS["blog"]), priced(ZCUBE, PRESETS["blog"])) == ()
 
 

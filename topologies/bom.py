@@ -125,7 +125,9 @@ def bill_of_materials(fabric: Fabric, dac_tiers: Iterable[str] = DAC_TIERS) -> B
     return BillOfMaterials(
         kind=fabric.kind,
         gpus=len(fabric.gpus),
-        switches=tuple(SwitchGroup(tier, n, *rest) for (tier, *rest), n in switches.items()),
+        switches=tuple(
+            SwitchGroup(tier, n, ports, gbps, fastest) for (tier, ports, gbps, fastest), n in switches.items()
+        ),
         cables=tuple(CableGroup(*key, count, nic_ends[key]) for key, count in cables.items()),
         nics=tuple(NicGroup(count, *ports) for ports, count in nics.items()),
     )

@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import product
 from types import MappingProxyType
 from typing import Literal
 
@@ -224,8 +225,33 @@ def _per_gpu(cost: FabricCost) -> dict[str, float]:
     return {part: quantity / cost.gpus for part, quantity in cost.quantities.items()}
 
 
+def saving_range_by_section(base: FabricCost, other: FabricCost) -> tuple[float, float] | None:
+    """Lowest and highest saving while the prices of one section of the book (switches, optics, ...) move together.
+
+    All transceivers are then cheap at once or dear at once, as they are from one maker: this is the plausible range.
+    Each section is at the same place of its parts' ranges; the extremes are at corners. None when undefined.
+    """
+    sums: list[dict[str, tuple[float, float]]] = []
+    for quantities in (_per_gpu(other), _per_gpu(base)):
+        found: defaultdict[str, tuple[float, float]] = defaultdict(lambda: (0.0, 0.0))
+        for part, n in quantities.items():
+            section, priced = part.split(".")[0], base.book.priced[part]
+            found[section] = (found[section][0] + n * priced.low_usd, found[section][1] + n * priced.high_usd)
+        sums.append(found)
+    sections = sorted({*sums[0], *sums[1]})
+    ratios = []
+    for corner in product((0, 1), repeat=len(sections)):
+        paid = [sum(side[section][end] for section, end in zip(sections, corner, strict=True)) for side in sums]
+        if paid[1] <= 0:
+            return None
+        ratios.append(paid[0] / paid[1])
+    return 1 - max(ratios), 1 - min(ratios)
+
+
 def saving_range(base: FabricCost, other: FabricCost) -> tuple[float, float] | None:
     """Lowest and highest saving while every price moves on its own within its range; None when undefined.
+
+    The widest range: a 400G transceiver may be cheap while a 200G one is dear.
 
     The saving is 1 - a.p / b.p with prices p in a box. Such a ratio has its extremes at corners, and at the corner
     with the highest ratio a price is high exactly when a_i / b_i is above that ratio (Dinkelbach 1967,

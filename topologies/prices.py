@@ -195,10 +195,9 @@ class PriceBook(BaseModel):
         _unambiguous("dac", ((name, (part.gbps,)) for name, part in self.dac.items()))
         _unambiguous("nics", ((name, (part.ports, part.port_gbps)) for name, part in self.nics.items()))
         for tier in LINK_TIERS:
-            if getattr(self.fibre_of_tier, tier) not in self.fibre:
-                raise ValueError(
-                    f"fibre_of_tier.{tier} = {getattr(self.fibre_of_tier, tier)}: must be one of {', '.join(self.fibre)}"
-                )
+            name = getattr(self.fibre_of_tier, tier)
+            if name not in self.fibre:
+                raise ValueError(f"fibre_of_tier.{tier} = {name}: must be one of {', '.join(self.fibre)}")
         return self
 
     @cached_property
@@ -277,7 +276,8 @@ def check_prices(data: Mapping[Any, Any]) -> PriceBook:
     try:
         return PriceBook.model_validate(dict(data))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        # A misspelt key is both unknown and missing; the first of these says what to do.
+        first = min(error.errors(include_url=False), key=lambda e: e["type"] not in ("extra_forbidden", "invalid_key"))
         path = ".".join(str(part) for part in first["loc"])
         message = str(first["msg"]).removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
