@@ -8,55 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
 
 from scenario.errors import InputError
 from scenario.models import Scenario
-
-#: More than any scenario could need.
-MAX_BYTES = 1_000_000
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """A key given twice is an error: which of the two was meant cannot be known."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    raise yaml.MarkedYAMLError(problem=f"{key.value} is given twice", problem_mark=key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
+from scenario.yaml_file import read_mapping
 
 
 def load_scenario(path: Path) -> Scenario:
     """Read and check a YAML file. Raises InputError."""
-    try:
-        if path.exists() and not path.is_file():
-            raise InputError("scenario", str(path), "is not a regular file")
-        if path.exists() and path.stat().st_size > MAX_BYTES:
-            raise InputError("scenario", str(path), f"is larger than {MAX_BYTES:,} bytes: not a scenario")
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "is not UTF-8 text"
-        raise InputError("scenario", str(path), str(reason), "experiments/ holds examples") from None
-    try:
-        data = yaml.load(text, Loader=_UniqueKeys)  # noqa: S506 (a SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
-        raise InputError("scenario", str(path), f"is not YAML{where}: {getattr(error, 'problem', error)}") from None
-    except RecursionError:
-        raise InputError("scenario", str(path), "is nested too deeply") from None
-    except ValueError as error:  # a number or a date that Python cannot hold
-        raise InputError("scenario", str(path), f"holds a value that cannot be read: {error}") from None
-    if data is None:
-        data = {}
-    if not isinstance(data, dict):
-        raise InputError("scenario", str(path), "must be a mapping of sections", "see experiments/ for examples")
-    return check_scenario(data)
+    return check_scenario(read_mapping(path, "scenario", "scenario", "see experiments/ for examples"))
 
 
 def check_scenario(data: Mapping[Any, Any]) -> Scenario:

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenario.errors import InputError
-from scenario.price_file import MAX_BYTES, default_price_book, load_price_book
+from scenario.price_file import default_price_book, load_price_book
+from scenario.yaml_file import MAX_BYTES
 from topologies.prices import PriceError, check_prices, default_prices_text
 
 Data = dict[str, Any]

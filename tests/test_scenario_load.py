@@ -96,3 +96,12 @@ def test_changes_are_checked_again() -> None:
     assert with_changes(Scenario(), {"fabric": {"gpus": 16}}).fabric.gpus == 16
     with pytest.raises(InputError, match=r"serving\.placement"):
         with_changes(Scenario(), {"serving": {"placement": "best"}})
+
+
+def test_a_few_lines_of_aliases_are_refused_at_once(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12)]
+    bomb = tmp_path / "bomb.yaml"
+    bomb.write_text("\n".join(lines))
+    with pytest.raises(InputError, match="aliases"):
+        load_scenario(bomb)

@@ -96,6 +96,8 @@ def zcube_recursive(
         parameters["links_per_pair"] = 1
     else:
         parameters["partial"] = partial
+    if asic_ports is not None:
+        parameters["asic_ports"] = asic_ports
     parameters |= {"gpus_per_server": gpus_per_server, "gpu_gbps": gpu_gbps, "oversubscription": 1.0}
     kind = "zcube" if levels == 2 else "zcube_recursive"
     return Fabric(kind, parameters, tuple(nodes), tuple(switches), cables.links)

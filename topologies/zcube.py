@@ -106,6 +106,7 @@ def zcube(
             "gpus": n,
             "gpus_per_switch": k,
             "links_per_pair": m,
+            "asic_ports": asic_ports or k,
             "gpus_per_server": gpus_per_server,
             "gpu_gbps": gpu_gbps,
             "oversubscription": k * k / (n * m),
