@@ -59,7 +59,8 @@ def plan(
     """
     if format not in (None, "csv", "json"):
         raise InputError("--format", format, "allowed: csv, json")
-    made = _checked(lambda: plan_cabling(fabric_from_text(fabric), room_from_text(room)))
+    wired = fabric_from_text(fabric)
+    made = _checked(lambda: plan_cabling(wired, room_from_text(room)))
     as_json = json_text.dumps(made.to_json(), indent=1) + "\n"
     if file is not None:
         chosen = format or ("json" if file.suffix.lower() == ".json" else "csv")
@@ -118,6 +119,9 @@ def verify_(
 def migrate_(
     old: Annotated[str, typer.Argument(metavar="FROM", help="KIND[:name=value,...], or a scenario file")],
     new: Annotated[str, typer.Argument(metavar="TO", help="a fabric of the same GPUs")],
+    prefer: Annotated[
+        str, typer.Option(help="what old switches become: service (fewest GPUs cut off) or cables (most stay)")
+    ] = "service",
     room: RoomText = "",
     json: options.Json = False,
 ) -> None:
@@ -125,9 +129,11 @@ def migrate_(
 
     Example: .venv/bin/zcube cabling migrate roft:gpus=32,asic_ports=8 zcube:gpus=32,gpus_per_switch=8
     """
+    if prefer not in ("service", "cables"):
+        raise InputError("--prefer", prefer, "allowed: service, cables")
     fabrics = fabric_from_text(old), fabric_from_text(new)
     where: Room = _checked(lambda: room_from_text(room))
-    change = _checked(lambda: migrate(*fabrics, room=where, rules_of=_rules_of(fabrics)))
+    change = _checked(lambda: migrate(*fabrics, room=where, rules_of=_rules_of(fabrics), prefer=prefer))  # type: ignore[arg-type]
     if json:
         typer.echo(json_text.dumps(change.to_json(), indent=1))
     else:

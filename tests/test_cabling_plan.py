@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenario.fabric_spec import fabric_from_text
 from topologies.cabling_plan import DAC, FIBRE, STOCK_M, plan_cabling, stock_length_m
 from topologies.cabling_room import Layout, Place, Room, home_switches, lay_out, room_from_text, with_more_switches
 from topologies.fabric import Fabric, FabricError
@@ -23,11 +24,19 @@ def check_layout(layout: Layout, fabric: Fabric) -> None:
     assert set(layout.places) == {gpu.server for gpu in fabric.gpus} | {s.name for s in fabric.switches}
     taken: Counter[tuple[str, int]] = Counter()
     for place in layout.places.values():
-        assert 1 <= place.u and place.u + place.height_u - 1 <= room.rack_u
+        assert place.u >= 1 and place.u + place.height_u - 1 <= room.rack_u
         assert 1 <= place.position <= room.racks_per_row
         taken.update((place.rack, u) for u in range(place.u, place.u + place.height_u))
     assert max(taken.values()) == 1
 
+
+OTHERS = [
+    fabric_from_text(text)
+    for text in (
+        "hpn:gpus=128,asic_ports=16", "rail_only:gpus=128,asic_ports=16", "clos:gpus=128,asic_ports=16",
+        "fat_tree:gpus=128,asic_ports=8", "zcube_recursive:gpus=64,levels=3,gpus_per_switch=4",
+    )
+]  # fmt: skip
 
 rooms = st.builds(
     lambda per_rack, server_u, switch_u, more_u, per_row, network: Room(
@@ -41,8 +50,8 @@ rooms = st.builds(
     st.integers(1, 6), st.integers(1, 10), st.integers(1, 3), st.integers(0, 9), st.integers(1, 20), st.integers(1, 5),
 )  # fmt: skip
 fabrics = st.sampled_from(
-    [zcube(32, 8), zcube(16, 4, gpus_per_server=8), zcube(64, 16, gpus_per_server=8), zcube(24, 12, 1, gpus_per_server=8),
-     roft(32, 8), roft(128, 16), zcube(64, 8)]
+    [zcube(32, 8), zcube(16, 4, gpus_per_server=8), zcube(64, 16, gpus_per_server=8), zcube(64, 8), roft(32, 8),
+     zcube(24, 12, 1, gpus_per_server=8), roft(128, 16), *OTHERS]
 )  # fmt: skip
 
 
@@ -54,7 +63,7 @@ def test_layouts_hold_in_any_room(fabric: Fabric, room: Room) -> None:
     more = with_more_switches(layout, [f"more{i}" for i in range(7)])
     places = [(p.rack, u) for p in more.places.values() for u in range(p.u, p.u + p.height_u)]
     assert len(set(places)) == len(places) and len(more.places) == len(layout.places) + 7
-    assert all(1 <= p.u and p.position <= room.racks_per_row for p in more.places.values())
+    assert all(p.u >= 1 and p.position <= room.racks_per_row for p in more.places.values())
 
 
 def test_home_switches_come_from_the_graph() -> None:

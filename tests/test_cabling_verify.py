@@ -11,13 +11,15 @@ from cabling_faults import Vandal, cables_in, replug, seen_from_both_sides, seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scenario.fabric_spec import fabric_from_text
 from topologies.cabling_model import Cable, Plug, Report, Sighting, planned_cables, repaired
 from topologies.cabling_verify import verify
 from topologies.fabric import FabricError
 from topologies.roft import roft
 from topologies.zcube import zcube
 
-FABRICS = [zcube(16, 4), zcube(8, 8, gpus_per_server=4), roft(16, 8), roft(8, 4), zcube(32, 8)]
+FABRICS = [zcube(16, 4), zcube(8, 8, gpus_per_server=4), roft(16, 8), fabric_from_text("hpn:gpus=16,asic_ports=4"),
+           zcube(32, 8)]  # fmt: skip
 PLANS = [planned_cables(fabric) for fabric in FABRICS]
 CUBE = planned_cables(zcube(32, 8))
 
@@ -221,7 +223,8 @@ def test_dead_fibres_among_miswirings(seed: int) -> None:
 def test_49152_cables_in_seconds() -> None:
     """A ZCube of 16,384 GPUs, with every port of one switch turned by one: a long ring among many cables."""
     plan = tuple(
-        Cable(f"C{i}", Plug(f"odd{i // 256}", str(i % 256)), Plug(f"even{i % 192}", str(i // 192))) for i in range(49152)
+        Cable(f"C{i}", Plug(f"odd{i // 256}", str(i % 256)), Plug(f"even{i % 192}", str(i // 192)))
+        for i in range(49152)
     )
     wiring = wired(plan)
     ends = [Plug("odd3", str(i)) for i in range(256)]

@@ -31,10 +31,14 @@ def cages(fabric: Fabric, gpu_gbps: float, switch_gbps: float) -> dict[End, Cage
 
 
 def capacity_gbps(fabric: Fabric) -> float:
-    """What one switch of the fabric carries: its ASIC as stated, at least the fullest switch."""
-    stated = fabric.parameters.get("asic_ports"), fabric.parameters.get("gpu_gbps")
-    asic = float(stated[0]) * float(stated[1]) if all(isinstance(x, int | float) for x in stated) else 0.0  # type: ignore[arg-type]
-    return max([asic, *(sum(port.gbps for port in switch.ports) for switch in fabric.switches)])
+    """What one switch of the fabric carries: its ASIC as far as it is known, at least the fullest switch.
+
+    The ASIC has R ports of NIC speed where the fabric states R; a ZCube of k GPUs a switch is 1:1 on R = k.
+    """
+    stated = fabric.parameters.get("asic_ports", fabric.parameters.get("gpus_per_switch"))
+    nic_gbps = max(sum(port.gbps for port in gpu.ports) for gpu in fabric.gpus)
+    asic = stated * nic_gbps if isinstance(stated, int) else 0.0
+    return max(asic, *(sum(port.gbps for port in switch.ports) for switch in fabric.switches))
 
 
 def assignment(
@@ -61,8 +65,8 @@ def assignment(
     tie = 5 * len(rows)  # one cable outweighs all that breaks ties
     row_of = {switch.name: i for i, switch in enumerate(rows)}
     column_of = {switch.name: i for i, switch in enumerate(columns)}
-    for (i, j), saved in _saved(old, new, old_cages, new_cages, useless).items():
-        weight[row_of[i], column_of[j]] = saved * tie
+    for (after, at), saved in _saved(old, new, old_cages, new_cages, useless).items():
+        weight[row_of[after], column_of[at]] = saved * tie
     with_gpus = Counter(end.node for end in old.attachment.values())
     homes = home_switches(new)
     bonus = 0 if prefer == "cables" else 2 * tie * max(Counter(end.node for end in new.attachment.values()).values())

@@ -47,7 +47,7 @@ def _away(move: Move) -> int:
 
 
 def _ring(ring: Sequence[Plug], id_of: Mapping[Plug, str]) -> Fault:
-    """Planned cables join ring[0]-ring[1], ring[2]-ring[3], ...; observed ones ring[1]-ring[2], ..., ring[-1]-ring[0]."""
+    """Planned cables join ring[0]-ring[1], ring[2]-ring[3], ...; observed ones ring[1]-ring[2] to ring[-1]-ring[0]."""
     size = len(ring)
     # Each observed cable keeps one end: the plug at its other end moves to where the plan has it.
     even = [(ring[(i + 1) % size], ring[i - 1]) for i in range(1, size, 2)]
@@ -71,7 +71,8 @@ def _ring(ring: Sequence[Plug], id_of: Mapping[Plug, str]) -> Fault:
     seen = _listed([f"{a} is joined to {b}" for a, b in wrong], "; ", 4)
     if len(order) == 2:
         a, b = order
-        return Fault("swapped", cables, tuple(order), seen, f"exchange the plugs in {a} and {b}", Repair(moves=tuple(moves)))
+        fix = f"exchange the plugs in {a} and {b}"
+        return Fault("swapped", cables, tuple(order), seen, fix, Repair(moves=tuple(moves)))
     way = _listed([f"{plug}" for plug in order], " -> ", _NAMED)
     fix = f"take {len(order)} plugs out and put each into the next port of the ring: {way} -> {order[0]}"
     return Fault("rotated", cables, tuple(order), seen, fix, Repair(moves=tuple(moves)))

@@ -38,6 +38,7 @@ PLAN_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "b_port": ("bport",),
 }
 _DELIMITERS = ",;\t|"
+_NUMBERED = re.compile(r"(?:eth|port ?)?0*([0-9]{1,9})(?:\.0)?", re.IGNORECASE)
 _LIMIT = 200  # characters of a name: what is longer is no device or port
 
 
@@ -73,7 +74,7 @@ def plan_from_text(data: bytes, name: str) -> list[Cable]:
 
 
 def observed_from_text(data: bytes, name: str) -> list[Sighting]:
-    """Sightings of an LLDP-style table; a row with an empty remote end says that nobody is there. Raises FabricError."""
+    """Sightings of an LLDP-style table; an empty remote end says that nobody is there. Raises FabricError."""
     keys = ("observed", "neighbors", "neighbours", "links")
     found = []
     for where, values in _rows(data, name, OBSERVED_COLUMNS, keys, (PLAN_COLUMNS, "a cabling plan", "OBSERVED")):
@@ -88,8 +89,10 @@ def observed_from_text(data: bytes, name: str) -> list[Sighting]:
 
 def port_text(device: str, text: str) -> str:
     """Port as plans write it: `odd1-eth3`, `eth3` and `port 3` are 3; other names stay as they are."""
+    if text.isascii() and text.isdecimal() and text[0] != "0":
+        return text
     short = text.removeprefix(f"{device}-")
-    numbered = re.fullmatch(r"(?:eth|port ?)?0*([0-9]{1,9})(?:\.0)?", short, re.IGNORECASE)
+    numbered = _NUMBERED.fullmatch(short)
     return numbered[1] if numbered else text
 
 
@@ -109,7 +112,10 @@ def _text(where: str, column: str, value: object) -> str:
         return ""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise FabricError(where, value, f"{column} must be a name or a number")
-    text = unicodedata.normalize("NFC", str(value)).strip()
+    text = str(value).strip()
+    if text.isascii() and text.isprintable() and len(text) <= _LIMIT:
+        return text
+    text = unicodedata.normalize("NFC", text).strip()
     if len(text) > _LIMIT:
         raise FabricError(where, text[:40] + "...", f"{column} has more than {_LIMIT} characters")
     if any(unicodedata.category(character) == "Cc" for character in text):

@@ -149,11 +149,12 @@ def migrate(
     for fabric in (old, new):
         check_physical(fabric)
     if len(old.gpus) != len(new.gpus):
-        raise FabricError("gpus", len(new.gpus), f"both fabrics must have the same GPUs, the old one has {len(old.gpus)}")
-    for before, after in zip(old.gpus, new.gpus, strict=True):
-        if (before.name, before.server) != (after.name, after.server):
+        allowed = f"both fabrics must have the same GPUs, the old one has {len(old.gpus)}"
+        raise FabricError("gpus", len(new.gpus), allowed)
+    for was, now in zip(old.gpus, new.gpus, strict=True):
+        if (was.name, was.server) != (now.name, now.server):
             raise FabricError(
-                "gpus_per_server", f"{after.name} in {after.server}", f"is in {before.server} in the old fabric"
+                "gpus_per_server", f"{now.name} in {now.server}", f"is in {was.server} in the old fabric"
             )
     gpu_gbps = max(port.gbps for fabric in (old, new) for gpu in fabric.gpus for port in gpu.ports)
     switch_gbps = max(port.gbps for fabric in (old, new) for switch in fabric.switches for port in switch.ports)
@@ -286,9 +287,8 @@ def _far(run: _Run, cage: Cage) -> Cage:
 def _change(kind: str, old: _Run | None, new: _Run | None, *cages_: Cage) -> CableChange:
     cable = (old or new).cable  # type: ignore[union-attr]
     stays, from_, to = (f"{device} cage {number}" for device, number in cages_) if cages_ else (None, None, None)
-    return CableChange(
-        kind, old and old.link, new and new.link, stays, from_, to, cable.medium, cable.class_m
-    )
+    before, after = (None if run is None else run.link for run in (old, new))
+    return CableChange(kind, before, after, stays, from_, to, cable.medium, cable.class_m)
 
 
 def _modules(old_runs: Iterable[_Run], new_runs: Iterable[_Run], gpus: Mapping[str, object], nic: bool) -> Modules:

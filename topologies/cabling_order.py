@@ -67,8 +67,13 @@ class _Work:
         self.new_at = _by_node(self.new_links.values())
         self.old_ports = _gpu_switches(old)
         self.new_ports = _gpu_switches(new)
+        self.alive = {link.id: link for link in old.links}
+        self.alive_at = _by_node(old.links)
         # A GPU none of whose cables changes never leaves the service; its switches may, as far as it goes, stay.
         self.still = {gpu.name for gpu in new.gpus if not self.old_at.get(gpu.name) and not self.new_at.get(gpu.name)}
+        # Not disturbed: what keeps its two ports under their names, and the cables of those GPUs.
+        self.calm = {before for after, before in kept.items() if before == after}
+        self.calm |= {link.id for link in old.links if link.id in old_kept and link.a.node in self.still}
         self.moved: set[str] = set()
         unchanged = {
             name
@@ -125,7 +130,7 @@ class _Work:
     def _clear(self) -> None:
         left = [name for name in self.serving_old if self.old_at.get(name)]
         out = self._unplug(left)
-        if out[0]:
+        if out[1]:
             title = "take out the cables of the switches that are free"
             self._step("clear", title, (), None, None, tuple(sorted(out[1])), out[0], 0)
 
@@ -184,13 +189,19 @@ class _Work:
         return self.standing[0], self.standing[1]
 
     def _unplug(self, nodes: Iterable[str]) -> tuple[int, set[str]]:
-        """Take the old cables of these nodes out: their number, and the ports that go down at both ends."""
+        """Take these nodes off the old fabric: cables taken out, and the ports that go down at both ends.
+
+        A kept cable stays plugged, but its ports go down too: the module is split, or the switch changes its part.
+        """
         ports: set[str] = set()
-        links = {link for node in nodes for link in self.old_at.get(node, ()) if link in self.old_links}
-        for link in links:
-            gone = self.old_links.pop(link)
-            ports |= {port_name(gone.a), port_name(gone.b)}
-        return len(links), ports
+        out = 0
+        for node in nodes:
+            for link in self.alive_at.get(node, ()):
+                if link in self.alive and link not in self.calm:
+                    gone = self.alive.pop(link)
+                    ports |= {port_name(gone.a), port_name(gone.b)}
+                    out += self.old_links.pop(link, None) is not None
+        return out, ports
 
     def _plug(self, nodes: Iterable[str]) -> int:
         """Plug the new cables of these nodes whose other end is there too."""

@@ -297,14 +297,16 @@ def _with_network(
     rows: Iterable[list[list[_Rack]]], share: Sequence[int], network: Iterator[_Rack]
 ) -> Iterator[list[_Rack]]:
     for pieces, wanted in zip(rows, share, strict=True):
-        total, left, right = sum(map(len, pieces)), [], []
+        total = sum(map(len, pieces))
+        left: list[_Rack] = []
+        right: list[_Rack] = []
         for piece in pieces:
             (left if len(left) + len(piece) / 2 <= total / 2 and not right else right).extend(piece)
         yield [*left, *(next(network) for _ in range(wanted)), *right]
 
 
 def with_more_switches(layout: Layout, names: Sequence[str]) -> Layout:
-    """The layout with further switches: in network racks with room, then in new racks at the ends of the middle rows."""
+    """The layout with further switches: in network racks with room, then in new racks at the ends of middle rows."""
     room, places = layout.room, dict(layout.places)
     servers = {layout.chassis[node] for node in layout.chassis if layout.chassis[node] != node}
     compute = {places[name].rack for name in servers}

@@ -48,7 +48,7 @@ def verify(plan: Iterable[Cable], observed: Iterable[Sighting], sides: Sides = "
     faults += explained(planned, wiring, id_of)
     known = {plug.device for plug in planned}
     agreeing = sum(1 for pair in winners if planned.get(pair[0]) == pair[1])
-    strangers = [plug for plug in sorted(seen.plugs, key=natural) if plug not in planned]
+    strangers = sorted((plug for plug in seen.plugs if plug not in planned), key=natural)
     unknown_devices = tuple(dict.fromkeys(plug.device for plug in strangers if plug.device not in known))
     return Report(
         planned=len(planned) // 2,
@@ -66,7 +66,7 @@ Pair = tuple[Plug, Plug]
 
 
 def _pair(a: Plug, b: Plug) -> Pair:
-    return (a, b) if natural(a) <= natural(b) else (b, a)
+    return (a, b) if a <= b else (b, a)
 
 
 def _plan(plan: Iterable[Cable]) -> tuple[dict[Plug, Plug], dict[Plug, str]]:
@@ -213,15 +213,17 @@ def _notes(
     if seen.duplicates:
         yield f"{seen.duplicates} rows are there twice and were counted once"
     if both:
-        silent = sorted({plug.device for plug in seen.neighbours} & set(known) - set(expected), key=lambda name: natural(Plug(name, "")))
+        quiet = {plug.device for plug in seen.neighbours} & set(known) - set(expected)
+        silent = sorted(quiet, key=lambda name: natural(Plug(name, "")))
         if silent:
             some = ", ".join(silent[:5]) + (", ..." if len(silent) > 5 else "")
             yield f"{len(silent)} devices report nothing themselves ({some}): their cables are known from one end only"
     elif seen.pairs:
         yield "the map has most cables from one end only: a cable that carries light one way cannot be found"
+    few = len(known) <= 2000  # fuzzy search in more takes seconds
     folded = {name.casefold(): name for name in known}
     for name in list(unknown)[:20]:
         short = name.split(".")[0].casefold()
-        near = folded.get(short) or next(iter(difflib.get_close_matches(name, known, 1, 0.8)), None)
-        if near is not None:
+        near = folded.get(short) or (few and next(iter(difflib.get_close_matches(name, known, 1, 0.8)), None))
+        if near:
             yield f"{name} is not in the plan: did you mean {near}?"
