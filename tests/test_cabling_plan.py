@@ -82,6 +82,9 @@ def test_length_is_worked_by_hand() -> None:
     assert layout.length_m(server, next_rack) == pytest.approx(0.71 + 0.6 + 0.5, abs=0.005)
     far = Place(3, 5, 20, 2)  # up 38 U and 22 U, 0.3 m of tray twice, 4 racks, 2 rows
     assert layout.length_m(server, far) == pytest.approx(60 * 0.04445 + 0.6 + 2.4 + 4.8 + 0.5, abs=0.005)
+    assert not layout.copper(server, Place(2, 1, 1, 8))  # the next row is not a neighbouring rack
+    across = 2 * 38 * 0.04445 + 0.6 + 2.4 + 0.5
+    assert layout.length_m(server, Place(2, 1, 1, 8)) == pytest.approx(across, abs=0.005)
     assert layout.length_m(far, server) == layout.length_m(server, far)
     assert layout.copper(server, switch) and layout.copper(server, next_rack) and not layout.copper(server, far)
 

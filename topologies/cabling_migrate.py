@@ -28,6 +28,7 @@ RulesOf = Callable[[Fabric], Mapping[str, AbstractSet[Hashable]]]
 class CableChange:
     """What becomes of one cable. kept: not touched; moved: one end stays; new: laid; removed: taken out.
 
+    `length_m` is what the new place asks for (removed: the old one), `class_m` the cable's own length.
     `new` and `old` are the link ids in the two fabrics; `stays` is the end that stays, `from_` and `to` the other one
     (devices by their old names; a switch that is bought is `new-NAME`).
     """
@@ -40,6 +41,7 @@ class CableChange:
     to: str | None = None
     medium: str = FIBRE
     class_m: float = 0.0
+    length_m: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -288,7 +290,8 @@ def _change(kind: str, old: _Run | None, new: _Run | None, *cages_: Cage) -> Cab
     cable = (old or new).cable  # type: ignore[union-attr]
     stays, from_, to = (f"{device} cage {number}" for device, number in cages_) if cages_ else (None, None, None)
     before, after = (None if run is None else run.link for run in (old, new))
-    return CableChange(kind, before, after, stays, from_, to, cable.medium, cable.class_m)
+    needed = (new or old).cable.length_m  # type: ignore[union-attr]
+    return CableChange(kind, before, after, stays, from_, to, cable.medium, cable.class_m, needed)
 
 
 def _modules(old_runs: Iterable[_Run], new_runs: Iterable[_Run], gpus: Mapping[str, object], nic: bool) -> Modules:

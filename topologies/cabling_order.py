@@ -7,8 +7,8 @@ The rule, step by step (greedy; nobody waits for a step that costs nothing):
 1. An old switch that no GPU needs any more and that has GPU ports is converted, and joined to what is there.
 2. A server all of whose GPUs would have a port on a new switch in service is moved, one server a step.
 3. Otherwise switches must be converted to make some servers ready: those servers whose switches cost least: fewest
-   GPUs left without a port, then transit switches (spines, cores) as long as half of their tier remains, then as long
-   as one remains, then the last; then fewest GPUs left with a part of their ports; then the first servers.
+   GPUs left without a port, then fewest GPUs left with a part of their ports, then the first servers. So transit
+   switches (spines, cores) are turned before leaves that GPUs hang on; titles say how many of them are left.
 
 A GPU of the old fabric has its old ports whose switches are in old service; a moved one its new ports whose switches
 are in new service. GPUs of the two fabrics cannot reach each other before the end.
@@ -149,8 +149,8 @@ class _Work:
         need = min(dict.fromkeys(self.need[server] for server in self.servers), key=self._cost)
         return min(need, key=lambda t: (*self._cost({t}), self.pending.index(t)))
 
-    def _cost(self, need: Iterable[str]) -> tuple[int, int, int]:
-        """(GPUs left without a port, how bad for transit, GPUs left with a part) of converting these switches."""
+    def _cost(self, need: Iterable[str]) -> tuple[int, int]:
+        """(GPUs left without a port, GPUs left with a part of their ports) by converting these switches."""
         gone = {before for t in need if (before := self.becomes[t]) is not None}
         serving = self.serving_old - gone
         none = part = 0
@@ -160,11 +160,7 @@ class _Work:
             left = self._old_share(gpu, serving)
             none += left == 0 and self.share[gpu] > 0
             part += 0 < left < self.share[gpu]
-        worst = 0
-        for tier in {self.tier[switch] for switch in gone & self.transit}:
-            remaining = sum(1 for switch in serving if self.tier[switch] == tier)
-            worst = max(worst, 3 if not remaining else 2 if remaining * 2 < self.tier_size[tier] else 1)
-        return none, worst, part
+        return none, part
 
     def _old_share(self, gpu: str, serving: Iterable[str]) -> float:
         ports = self.old_ports[gpu]
