@@ -16,6 +16,11 @@ from traffic.sources import make_source
 #: Emulated rate of a full NIC that is not exceeded even where the budget would allow it: at 32 Mb/s a frame of
 #: 9,000 B lasts 2.25 ms, which a scheduler and a sampler on two cores still resolve.
 MAX_NIC_MBPS = 32.0
+#: Kinds that have no emulation yet, and why.
+NOT_EMULATED = {
+    "rail_only": "a handoff to another rank crosses NVLink inside a server, which is not emulated",
+    "zcube_recursive": "a GPU host chooses its port by the destination's range, which holds two ports",
+}
 #: Largest d that a scenario may have.
 MAX_DILATION = 1000.0
 #: A budget of the usual size, to find out what does not fit before the machine is looked at.
@@ -24,6 +29,12 @@ TYPICAL_BUDGET_HOPS_PER_S = 12_000.0
 
 def resolve(arms: Mapping[str, Scenario], budget_hops_per_s: float) -> dict[str, Scenario]:
     """The same scenarios with `scale` filled in; what a scenario sets itself stays. Raises InputError."""
+    for arm in arms.values():
+        if arm.fabric.kind in NOT_EMULATED:
+            raise InputError(
+                "fabric.kind", arm.fabric.kind, f"is not emulated: {NOT_EMULATED[arm.fabric.kind]}",
+                "`zcube fabric`, `zcube cost` and `zcube cabling` cover it",
+            )  # fmt: skip
     asks = {label: demand(arm, build(arm.fabric), make_source(arm)) for label, arm in arms.items()}
     one = next(iter(arms.values()))
     chosen = choose_scale(

@@ -111,7 +111,7 @@ def test_bad_figures_name_their_place(path: str, value: object, parts: list[str]
 @pytest.mark.parametrize(
     ("content", "parts"),
     [
-        (b"", ["must be a mapping"]),
+        (b"", ["prices: switches", "required"]),
         (b"- 1\n- 2\n", ["must be a mapping"]),
         (b"{}", ["prices: switches", "required"]),
         (b"switches: [", ["is not YAML", "line 1"]),
