@@ -26,7 +26,6 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
-#: Tables are wide; where nobody watches, 80 columns would fold every cell.
 def _version(asked: bool) -> None:
     if asked:
         out.print(f"zcube {metadata.version('zcube-testbed')}", highlight=False)
@@ -40,8 +39,10 @@ def _options(
     """What every verb shares."""
 
 
+#: Tables are wide; where nobody watches, 80 columns would fold every cell.
 out = Console(width=None if sys.stdout.isatty() else 132)
-err = Console(stderr=True)
+#: Messages are not folded at all: a folded path cannot be copied.
+err = Console(stderr=True, soft_wrap=True)
 
 
 def run() -> None:
