@@ -93,6 +93,19 @@ def _provenance(arm: ArmResult) -> str:
     return " · ".join(known)
 
 
+def _made(arm: ArmResult) -> str:
+    """Seed, size, day and machine of the first run: what a page must say of itself."""
+    meta, workload = arm.meta, arm.scenario.workload
+    parts = [f"seed {meta.get('seed', arm.scenario.seed)}", f"{workload.requests:,} measured requests an arm"]
+    if meta.get("started_utc"):
+        parts.append(str(meta["started_utc"])[:16].replace("T", " ") + " UTC")
+    if meta.get("cpu_model"):
+        parts.append(f"{meta['cpu_model']}, {meta.get('cores')} cores, kernel {meta.get('kernel')}")
+    if meta.get("ovs_version"):
+        parts.append(f"Open vSwitch {str(meta['ovs_version']).split()[-1]}")
+    return " · ".join(parts)
+
+
 def _title(labels: Sequence[str]) -> str:
     if len(labels) == 1:
         return labels[0]
@@ -113,6 +126,7 @@ def render(comparison: Comparison, title: str = "") -> str:
         title=title or _title(labels),
         comparison=comparison,
         first=comparison.runs[0],
+        made=_made(comparison.runs[0]),
         plotly_js=Markup(get_plotlyjs()),  # noqa: S704 - the library's own code
         cdf=_html(charts.ttft_cdf(comparison), "ttft-cdf"),
         stages=_html(charts.stage_split(comparison), "stages"),
