@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import random
 from collections import Counter
+from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
@@ -87,6 +89,45 @@ def show(fabric_text: FabricText = DEFAULT, json: options.Json = False) -> None:
         f"{sum(t.hosts for t in tables):,} GPU ports and {sum(t.destinations for t in tables):,} remote /24s on all"
         f" switches, joined to {sum(t.prefixes for t in tables):,} prefixes; most on {most.switch}: {most.hosts} +"
         f" {most.prefixes}",
+    )
+
+
+@verbs.command()
+def routes(
+    switch: Annotated[str, typer.Argument(help="name of a switch")],
+    fabric_text: FabricText = DEFAULT,
+    policy: Policy = None,
+    down: Down = None,
+    detour: Detour = False,
+    json: options.Json = False,
+) -> None:
+    """The routing table of a switch: prefixes, joined where next hops are equal, and their ports.
+
+    Example: .venv/bin/zcube fabric routes leaf1 roft:gpus=32
+    """
+    fabric = fabric_from_text(fabric_text)
+    if switch not in fabric.switch_by_name:
+        names = list(fabric.switch_by_name)
+        raise InputError("switch", switch, f"must be one of {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}")
+    failed = Failures.of(fabric, down or [])
+    found = Tables(fabric, failed, detour=detour, policy=policy).switch_table(switch)
+    if json:
+        rows = [
+            {"prefixes": [str(net) for net in e.prefixes], "ports": e.ports, "switches": e.switches}
+            for e in found.entries
+        ]
+        out.print_json(data={"switch": switch, "gpu_ports": found.hosts, "entries": rows})
+        return
+    _heading(fabric)
+    table = Table("prefixes", "out of ports", "towards")
+    for entry in found.entries:
+        more = f", ... {len(entry.switches)} in all" if len(entry.switches) > 6 else ""
+        ports = ", ".join(map(str, entry.ports))
+        table.add_row("\n".join(map(str, entry.prefixes)), ports, ", ".join(entry.switches[:6]) + more)
+    out.print(table)
+    _line(
+        switch,
+        f"{found.hosts} GPU ports of its own, {found.destinations} remote /24s in {found.prefixes} prefixes",
     )
 
 
@@ -243,6 +284,9 @@ def collide(
     policy: Policy = None,
     queue_pairs_each: Annotated[int, typer.Option("--queue-pairs", min=1, max=16, help="per port pair")] = 1,
     striping: Annotated[Literal["adaptive", "static"], typer.Option(help="over a GPU's ports")] = "adaptive",
+    transfers: Annotated[
+        Path | None, typer.Option(help="CSV with columns src,dst (GPU numbers or names) instead of a pattern")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="patterns and hashes drawn")] = 10,
     json: options.Json = False,
 ) -> None:
@@ -250,10 +294,12 @@ def collide(
     fabric = fabric_from_text(fabric_text)
     if pattern not in PATTERNS:
         raise InputError("--pattern", pattern, f"must be one of {', '.join(PATTERNS)}")
+    fixed = _transfers(fabric, transfers) if transfers else None
+    pattern = str(transfers) if transfers else pattern
     found = [
         collisions(
             fabric,
-            PATTERNS[pattern](fabric, random.Random(seed)),
+            fixed or PATTERNS[pattern](fabric, random.Random(seed)),
             queue_pairs_per_port_pair=queue_pairs_each,
             policy=policy,
             striping=striping,
@@ -292,6 +338,32 @@ def collide(
     )
     worst = max(busiest, key=lambda link: link.flows)
     _line("most flows on a cable", f"{worst.flows:g} on {worst.link} leaving {worst.end.node}")
+
+
+def _transfers(fabric: Fabric, file: Path) -> list[tuple[str, str]]:
+    """The transfers of a CSV file. Raises InputError."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as text:
+            reader = csv.DictReader(text)
+            if not {"src", "dst"} <= set(reader.fieldnames or []):
+                raise InputError("--transfers", str(file), "needs a first line with the columns src,dst")
+            pairs = [
+                (
+                    _gpu(fabric, f"--transfers line {n} src", row["src"] or ""),
+                    _gpu(fabric, f"--transfers line {n} dst", row["dst"] or ""),
+                )
+                for n, row in enumerate(reader, 2)
+            ]
+    except UnicodeDecodeError:
+        raise InputError("--transfers", str(file), "is not UTF-8 text") from None
+    except csv.Error as error:
+        raise InputError("--transfers", str(file), f"is not CSV: {error}") from None
+    if not pairs:
+        raise InputError("--transfers", str(file), "holds no transfer")
+    for n, (src, dst) in enumerate(pairs, 2):
+        if src == dst:
+            raise InputError(f"--transfers line {n}", src, "sends to itself")
+    return pairs
 
 
 def _heading(fabric: Fabric) -> None:

@@ -170,10 +170,12 @@ class Scenario(Section):
 
     @model_validator(mode="after")
     def _servers_fit(self) -> Scenario:
-        if self.fabric.gpus % self.fabric.gpus_per_server:
+        gpus, per_server = self.fabric.gpus, self.fabric.gpus_per_server
+        if gpus % per_server:
+            below = gpus // per_server * per_server
+            near = ", ".join(str(n) for n in (below, below + per_server) if n)
             raise ValueError(
-                f"fabric.gpus = {self.fabric.gpus} is not a multiple of fabric.gpus_per_server ="
-                f" {self.fabric.gpus_per_server}"
+                f"fabric.gpus = {gpus} is not a multiple of fabric.gpus_per_server = {per_server}; nearest: {near}"
             )
         return self
 
