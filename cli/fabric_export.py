@@ -237,11 +237,16 @@ def _paths(fabric: Fabric, pair: str, seed: int) -> list[drawing.Path]:
     if numbers is None or not all(1 <= int(number) <= count for number in numbers.groups()):
         raise InputError("--highlight", pair, f"two GPUs of 1 to {count}, such as 1-{min(11, count)}")
     src, dst = (f"gpu{int(number)}" for number in numbers.groups())
+    if src == dst:
+        raise InputError("--highlight", pair, "two GPUs that differ")
     found = []
     for qp in queue_pairs(fabric, src, dst):
         way = _checked(lambda qp=qp: path(fabric, qp, seed))  # type: ignore[misc]
         hops = " > ".join(way.switches)
-        found.append(drawing.Path(f"{src} port {qp.src.port} > {hops} > {dst} port {qp.dst.port}", way.links))
+        label = f"{qp.src.node} port {qp.src.port} > {hops} > {dst} port {qp.dst.port}"
+        found.append(drawing.Path(label, way.links))
+    if not found:
+        raise InputError("--highlight", pair, "these GPUs share a server and reach each other by NVLink only")
     return found
 
 

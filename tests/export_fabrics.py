@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from topologies.clos import clos, fat_tree
 from topologies.export_simai import simai
 from topologies.fabric import Builder, End, Fabric, Gpu, Port, port_name
+from topologies.rails import hpn, rail_only
+from topologies.recursive import zcube_recursive
 from topologies.roft import roft
 from topologies.zcube import zcube
 
@@ -13,6 +16,13 @@ FABRICS = {
     "zcube-32-8-trunk": zcube(32, 8, bundle="trunk"),
     "roft-32-8": roft(32, 8),
     "roft-64-16-parallel": roft(64, 16),
+    "recursive-64": zcube_recursive(64, 3),
+    "recursive-64-partial": zcube_recursive(64, 3, partial=True),
+    "rail-only-32-8": rail_only(32, 8),
+    "rail-only-32-4-two-tiers": rail_only(32, 4),
+    "hpn-32-8": hpn(32, 8),
+    "clos-32-8": clos(32, 8),
+    "fat-tree-16-4": fat_tree(16, 4),
 }
 
 

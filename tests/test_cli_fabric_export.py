@@ -100,7 +100,7 @@ def test_draw_writes_the_highlighted_path(zcube: Zcube, tmp_path: Path) -> None:
         (["draw", ZCUBE, "--out", "z.png"], ["--out", ".svg or .dot"]),
         (["draw", ZCUBE, "--out", "z.svg", "--highlight", "1-33"], ["--highlight", "1 to 32"]),
         (["draw", ZCUBE, "--out", "z.svg", "--highlight", "1"], ["--highlight", "such as"]),
-        (["draw", ZCUBE, "--out", "z.svg", "--highlight", "3-3"], ["must differ"]),
+        (["draw", ZCUBE, "--out", "z.svg", "--highlight", "3-3"], ["--highlight", "two GPUs that differ"]),
         (["draw", ZCUBE, "--out", "z.svg", "--theme", "blue"], ["--theme", "auto, light, dark"]),
         (["draw", ZCUBE, "--out", "z.svg", "--detail", "all"], ["--detail", "gpus"]),
         (["draw", ZCUBE, "--out", "z.dot", "--highlight", "1-2"], ["--highlight", "SVG"]),

@@ -58,6 +58,9 @@ def test_tiers_stand_by_distance_then_by_how_near_their_gpus_are() -> None:
     assert tier_order(zcube(32, 8)) == ["even", "odd"]
     assert tier_order(roft(32, 8)) == ["leaf", "spine"]
     assert tier_order(three_tier()) == ["leaf", "spine", "core"]
+    assert tier_order(FABRICS["recursive-64"]) == ["even", "odd", "top"]
+    assert tier_order(FABRICS["recursive-64-partial"]) == ["even", "odd", "top"]
+    assert tier_order(FABRICS["hpn-32-8"]) == ["leaf", "spine"]
 
 
 def test_highlight_is_exactly_the_path() -> None:

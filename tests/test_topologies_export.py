@@ -14,6 +14,8 @@ from export_fabrics import FABRICS, three_tier
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from topologies.clos import clos
+from topologies.clos import fat_tree as fat_tree_of
 from topologies.export_dot import dot
 from topologies.export_graphml import graphml
 from topologies.export_htsim import (
@@ -31,7 +33,7 @@ from topologies.export_simai import SimaiSettings, rates_without_ecn, simai
 from topologies.fabric import End, Fabric, FabricError
 from topologies.graph_attributes import node_attributes
 from topologies.htsim_shape import NotAFatTree, fat_tree
-from topologies.paths import port_pairs
+from topologies.paths import QueuePair, path, port_pairs
 from topologies.roft import roft
 from topologies.switch_graph import SwitchGraph, graph_of_fabric, renaming
 from topologies.zcube import zcube
@@ -182,10 +184,14 @@ def test_connection_matrix_moves_the_bytes_between_the_ports_of_a_handoff(fabric
     assert [flow[2] for flow in flows] == list(range(1, len(flows) + 1))
     moved: Counter[tuple[str, str]] = Counter()
     ports = defaultdict(list)
+    rails_apart = fabric.kind == "rail_only"  # there a message enters at another GPU of its server, or at none
     for src, dst, _, size in flows:
         (a, a_port), (b, b_port) = at[src], at[dst]
         moved[a, b] += size
         ports[a, b].append((a_port, b_port))
+    if rails_apart:
+        assert all(path(fabric, QueuePair(End(a, 1), End(b, 1), 0)) for a, b in moved)
+        return
     assert set(moved.values()) == {1001} and all(a != b for a, b in moved)
     assert all(tuple(found) == port_pairs(fabric) for found in ports.values())
     n = len(fabric.gpus)
@@ -252,8 +258,8 @@ def tree_built_by_htsim(text: str) -> tuple[list[tuple[str, str]], int]:
 
 @pytest.mark.parametrize(
     "fabric",
-    [roft(32, 8), roft(64, 16), roft(8, 4), three_tier(), three_tier(6, 3)],
-    ids=["roft", "roft-parallel", "roft-small", "fat-tree", "fat-tree-6"],
+    [roft(32, 8), roft(64, 16), roft(8, 4), three_tier(), three_tier(6, 3), fat_tree_of(16, 4), clos(32, 8)],
+    ids=["roft", "roft-parallel", "roft-small", "by-hand", "by-hand-6", "fat-tree", "clos"],
 )
 def test_topo_is_the_fabric_up_to_the_names_of_switches(fabric: Fabric) -> None:
     tree = fat_tree(fabric)
@@ -276,9 +282,15 @@ def test_topo_is_the_fabric_up_to_the_names_of_switches(fabric: Fabric) -> None:
 
 
 def test_what_a_topo_cannot_say_is_refused_with_the_reason() -> None:
-    for fabric, why in ((zcube(32, 8), "2 ports"), (zcube(16, 4), "2 ports")):
+    for name, why in (
+        ("zcube-32-8-parallel", "2 ports"),
+        ("hpn-32-8", "2 ports"),
+        ("recursive-64", "3 ports"),
+        ("rail-only-32-8", "one tier"),
+        ("rail-only-32-4-two-tiers", "4 separate"),
+    ):
         with pytest.raises(NotAFatTree, match=why):
-            fat_tree(fabric)
+            fat_tree(FABRICS[name])
     tree = three_tier()
     swapped = list(tree.links)
     cores = [i for i, link in enumerate(swapped) if link.tier == "core"]

@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Iterator
 
-from topologies.addresses import RANGE_OF_PORT
+from topologies.addresses import port_range
 from topologies.fabric import End, Fabric, FabricError, Gpu, port_name
 from topologies.paths import port_pairs
 
@@ -79,8 +79,9 @@ def _host_commands(gpu: Gpu, pairs: tuple[tuple[int, int], ...]) -> Iterator[str
         yield f"ip link set dev eth{port.number} up"
         yield f"ip addr add {port.ip}/32 dev eth{port.number}"
     for source, destination in pairs:
-        ip = gpu.ports[source - 1].ip
-        yield f"ip route add {RANGE_OF_PORT[destination]}.0.0/16 dev eth{source} src {ip}"
+        # The range is the same for every GPU, so this one's own address tells it.
+        far = port_range(destination, str(gpu.ports[destination - 1].ip))
+        yield f"ip route add {far} dev eth{source} src {gpu.ports[source - 1].ip}"
 
 
 def _text(value: str) -> str:

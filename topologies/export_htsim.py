@@ -21,11 +21,11 @@ from dataclasses import dataclass
 
 from topologies.fabric import End, Fabric, FabricError
 from topologies.htsim_shape import FatTree, NotAFatTree, fat_tree
-from topologies.paths import port_pairs
+from topologies.paths import port_pairs, sender
 
 PATTERNS = ("permutation", "split", "all_to_all")
 #: Larger matrices are not written: htsim makes an object of each connection before it starts.
-MOST_CONNECTIONS = 2_000_000
+MOST_CONNECTIONS = 1_000_000
 #: `size` and `Nodes` are C ints.
 LARGEST_INT = 2**31 - 1
 #: Longest line that the generic loader reads whole.
@@ -85,7 +85,11 @@ def gpu_flows(fabric: Fabric, pattern: str, seed: int) -> Iterator[tuple[str, st
 
 
 def connection_matrix(fabric: Fabric, settings: HtsimSettings | None = None) -> str:
-    """The .cm file; a GPU's message is divided evenly over the port pairs that a handoff uses. Raises FabricError."""
+    """The .cm file; a GPU's message is divided evenly over the port pairs that a handoff uses.
+
+    On Rail-only it enters the network at the GPU of the source's server that has the destination's rail, and a
+    message within a server is not a connection (`paths.sender`). Raises FabricError.
+    """
     settings = settings or HtsimSettings()
     number_of = {end: number for number, end in enumerate(node_order(fabric))}
     pairs = port_pairs(fabric)
@@ -97,8 +101,9 @@ def connection_matrix(fabric: Fabric, settings: HtsimSettings | None = None) -> 
         raise FabricError("flow_bytes", settings.flow_bytes, f"must be at least {len(pairs)}, one a port pair")
     sizes = _shares(settings.flow_bytes, len(pairs))
     flows = [
-        (number_of[End(src, a)], number_of[End(dst, b)], size)
+        (number_of[End(source.name, a)], number_of[End(dst, b)], size)
         for src, dst in gpu_flows(fabric, settings.pattern, settings.seed)
+        if (source := sender(fabric, src, dst)) is not None
         for (a, b), size in zip(pairs, sizes, strict=True)
     ]
     head = [f"Nodes {len(number_of)}", f"Connections {len(flows)}"]
