@@ -19,7 +19,7 @@ FABRICS = {
     "recursive-64": zcube_recursive(64, 3),
     "recursive-64-partial": zcube_recursive(64, 3, partial=True),
     "rail-only-32-8": rail_only(32, 8),
-    "rail-only-32-4-two-tiers": rail_only(32, 4),
+    "rail-only-one-tier": rail_only(32, 16, tiers=1),
     "hpn-32-8": hpn(32, 8),
     "clos-32-8": clos(32, 8),
     "fat-tree-16-4": fat_tree(16, 4),

@@ -46,5 +46,5 @@ def _attributes(values: Mapping[str, str | int | float]) -> str:
 
 def _quoted(value: str | int | float) -> str:
     """A DOT string: in one, the quote is all that is escaped, and a backslash stands for itself."""
-    text = f"{value:.12g}" if isinstance(value, float) else str(value)
+    text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
     return '"' + text.replace('"', '\\"') + '"'

@@ -150,7 +150,7 @@ def generic_topology(fabric: Fabric, settings: HtsimSettings | None = None) -> s
             name = len(wires) // 2
             egress.setdefault(source, []).append(f"q{name}")
             wires.append(
-                f"Queue q{name}, type composite, speed {link.gbps:g} Gbps, size {settings.queue_bytes}, dst p{name}"
+                f"Queue q{name}, type composite, speed {link.gbps:.9g} Gbps, size {settings.queue_bytes}, dst p{name}"
             )
             wires.append(f"Pipe p{name}, latency {settings.link_latency_us:g} us, src {source}, dst {target}")
     names = [switch.name for switch in fabric.switches]
