@@ -11,7 +11,6 @@ from typing import Annotated, TypeVar
 import typer
 
 from cli.app import err, out
-from cli.fabric import verbs
 from cli.outputs import write_file, write_folder
 from controller.ovs_scripts import all_rules_script, bridges_script, remove_script, rules_script
 from controller.rules import rules
@@ -51,7 +50,7 @@ class Export:
     notes: tuple[str, ...] = ()
 
 
-def register(_app: typer.Typer) -> None:
+def register(verbs: typer.Typer) -> None:
     """Add the verbs to `zcube fabric`."""
     verbs.command()(draw)
     verbs.command()(export)

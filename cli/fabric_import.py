@@ -10,7 +10,6 @@ from rich.table import Table
 
 from cli import options
 from cli.app import out
-from cli.fabric import verbs
 from scenario.errors import InputError
 from scenario.fabric_spec import fabric_from_text
 from topologies.compare import Comparison, LinkDifference, compare
@@ -21,7 +20,7 @@ MOST_SHOWN = 10
 LARGEST_FILE_BYTES = 500_000_000
 
 
-def register(_app: typer.Typer) -> None:
+def register(verbs: typer.Typer) -> None:
     """Add the verb to `zcube fabric`."""
     verbs.command("import")(import_)
 

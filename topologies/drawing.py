@@ -411,8 +411,8 @@ def _legend(fabric: Fabric, paths: Sequence[Path]) -> tuple[LegendEntry, ...]:
             ports = sorted({link.a.port for link in links})
             which = f"GPU port {', '.join(map(str, ports))} to {style.removeprefix('tier-')} switches"
         else:
-            ends = [fabric.switch_by_name[end.node].tier for end in (first.a, first.b)]
-            which = f"{first.tier}, {ends[0]} to {ends[1]}"
+            ends = ((fabric.switch_by_name[link.a.node].tier, fabric.switch_by_name[link.b.node].tier) for link in links)
+            which = f"{first.tier}, " + " and ".join(f"{a} to {b}" for a, b in dict.fromkeys(ends))
         per_pair = len(links) / pairs
         each = f", {per_pair:g} per pair of switches" if first.tier != "access" else ""
         entries.append(LegendEntry(style, f"{which}: {len(links):,} cables of {rates} Gb/s{each}"))

@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import networkx as nx
-
 from topologies.fabric import Fabric
 
 
@@ -92,6 +90,8 @@ def _above(switches: Iterable[str], up: Cables) -> list[str]:
 
 def _pods(leaves: list[str], up: Cables) -> list[list[str]]:
     """Leaves that share a spine, in fabric order."""
+    import networkx as nx  # takes longer to load than most verbs to run
+
     graph: nx.Graph[str] = nx.Graph((leaf, spine) for leaf in leaves for spine in up[leaf])
     order = {leaf: place for place, leaf in enumerate(leaves)}
     pods = [sorted(part & set(leaves), key=order.__getitem__) for part in nx.connected_components(graph)]
