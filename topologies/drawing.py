@@ -411,8 +411,9 @@ def _legend(fabric: Fabric, paths: Sequence[Path]) -> tuple[LegendEntry, ...]:
             ports = sorted({link.a.port for link in links})
             which = f"GPU port {', '.join(map(str, ports))} to {style.removeprefix('tier-')} switches"
         else:
-            ends = ((fabric.switch_by_name[link.a.node].tier, fabric.switch_by_name[link.b.node].tier) for link in links)
-            which = f"{first.tier}, " + " and ".join(f"{a} to {b}" for a, b in dict.fromkeys(ends))
+            tier_of = {switch.name: switch.tier for switch in fabric.switches}
+            ends = dict.fromkeys(f"{tier_of[link.a.node]} to {tier_of[link.b.node]}" for link in links)
+            which = f"{first.tier}, " + " and ".join(ends)
         per_pair = len(links) / pairs
         each = f", {per_pair:g} per pair of switches" if first.tier != "access" else ""
         entries.append(LegendEntry(style, f"{which}: {len(links):,} cables of {rates} Gb/s{each}"))
