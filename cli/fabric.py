@@ -12,7 +12,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from cli import options
+from cli import fabric_export, fabric_import, options
 from cli.app import out
 from scenario.errors import InputError
 from scenario.fabric_spec import EXAMPLE, fabric_from_text
@@ -53,6 +53,8 @@ DEFAULT = "zcube:gpus=32"
 
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
+    fabric_export.register(verbs)
+    fabric_import.register(verbs)
     app.add_typer(verbs, name="fabric")
 
 

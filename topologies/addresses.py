@@ -34,6 +34,13 @@ def gpu_ip(port: int, switch_index: int, host: int, *, wide: bool = False) -> st
     return f"{RANGE_OF_PORT[port]}.{switch_index}.{host}"
 
 
+def port_range(port: int, ip: str) -> str:
+    """The prefix that all addresses of GPU port `port` are in, where `ip` is one of them."""
+    if ip.startswith(f"{RANGE_OF_PORT.get(port)}."):
+        return f"{RANGE_OF_PORT[port]}.0.0/16"
+    return f"10.{(port - 1) << 6}.0.0/10"
+
+
 def gpu_mac(ip: str) -> str:
     """Locally administered MAC made of the address."""
     return "02:00:" + ":".join(f"{int(part):02x}" for part in ip.split("."))
