@@ -20,7 +20,8 @@ demo: setup  ## the main job: ZCube against ROFT, emulated, with a report
 test:  ## set-up with the test tools, then all checks and all tests (those marked root too)
 	@bash vagrant/setup.sh --dev
 	@$(MAKE) --no-print-directory lint
-	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=25
+	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m "not root" -n auto --dist worksteal
+	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m root
 
 lint:  ## ruff, mypy, import-linter
 	@bash vagrant/setup.sh --dev
