@@ -108,6 +108,20 @@ def test_like_neighbours_need_a_guess() -> None:
     assert renaming(one, other) is None and renaming(one, one) is not None and renaming(other, other) is not None
 
 
+def test_a_wrong_guess_is_taken_back() -> None:
+    """Rings of three, three and six: all switches look alike, and only those of rings of one size correspond."""
+
+    def rings(*sizes: int) -> SwitchGraph:
+        between: list[dict[int, float]] = []
+        for size in sizes:
+            first = len(between)
+            between += [{first + (i + 1) % size: 1.0, first + (i - 1) % size: 1.0} for i in range(size)]
+        return SwitchGraph(0, tuple(map(str, range(12))), ({},) * 12, tuple(between))
+
+    assert renaming(rings(3, 3, 6), rings(6, 3, 3)) is not None
+    assert renaming(rings(3, 3, 6), rings(6, 6)) is None
+
+
 @pytest.mark.parametrize(("gpus", "k"), [(32, 8), (16, 4), (256, 16)])
 def test_the_public_generator_that_uses_one_index_for_both_ports_is_named(gpus: int, k: int) -> None:
     fabric, groups = zcube(gpus, k), gpus // k

@@ -31,6 +31,8 @@ def test_every_node_and_cable_is_drawn_once(fabric: Fabric) -> None:
     assert Counter(box.key for box in page.boxes) == Counter(node.name for node in fabric.nodes)
     assert sum(line.cables for line in page.lines) == len(fabric.links)
     assert len(page.dots) == sum(len(gpu.ports) for gpu in fabric.gpus)
+    plugged = Counter(line.end for line in page.lines)
+    assert all(plugged[dot.x, dot.y] == 1 for dot in page.dots)  # a cable on every NIC port
     assert {frame.key for frame in page.frames} == {gpu.server for gpu in fabric.gpus}
     assert f"{len(fabric.gpus)} GPUs" in page.title and f"{len(fabric.links)} cables" in page.title
     pairs = Counter((link.a.node, link.b.node) for link in fabric.links if link.tier != "access")
