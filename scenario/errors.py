@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 
+#: Characters of a value that an error shows: a path is shown whole, a page that was pasted is not.
+LONGEST_VALUE = 300
+
+
 class TestbedError(Exception):
     """Base of every error that is shown as one message without a traceback; `exit_code` is the process status."""
 
@@ -18,8 +22,8 @@ class InputError(TestbedError):
     def __init__(self, field: str, value: object, allowed: str, hint: str = "") -> None:
         self.field, self.value, self.allowed, self.hint = field, value, allowed, hint
         shown = repr(value)
-        if len(shown) > 80:
-            shown = shown[:77] + "..."
+        if len(shown) > LONGEST_VALUE:
+            shown = shown[: LONGEST_VALUE - 3] + "..."
         text = f"{field} = {shown}: {allowed}"
         super().__init__(f"{text}\n  {hint}" if hint else text)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from topologies.addresses import gpu_ip, gpu_mac
 from topologies.fabric import Builder, End, Fabric, FabricError, Gpu, Port, port_name, server_of
+from topologies.fitting import nearest
 
 
 def zcube_recursive(
@@ -38,9 +39,10 @@ def zcube_recursive(
     if levels not in (2, 3):
         raise FabricError("levels", levels, "2 or 3")
     n = round(gpus ** (1 / levels))
-    near = [m**levels for m in range(max(2, n - 1), n + 3) if m**levels % gpus_per_server == 0]
+    sizes = (m**levels for m in range(2, n + 4) if not (partial and m % 2))
+    near = nearest((size for size in sizes if size % gpus_per_server == 0), gpus)
     if n < 2 or n**levels != gpus:
-        raise FabricError("gpus", gpus, f"ZCube(n, {levels}) has n^{levels} GPUs; near: {near}")
+        raise FabricError("gpus", gpus, f"ZCube(n, {levels}) has n^{levels} GPUs; near: {near or 'none'}")
     if gpus_per_switch not in (None, n):
         raise FabricError("gpus_per_switch", gpus_per_switch, f"is n = {n} in ZCube(n, {levels}) of {gpus} GPUs")
     if gpus % gpus_per_server:
