@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 #: Characters of a value that an error shows: a path is shown whole, a page that was pasted is not.
 LONGEST_VALUE = 300
 

@@ -236,7 +236,7 @@ def check_plugs(fabric: Fabric) -> None:
         ("hpn:gpus=40", "gpus", "[32, 64]"),
         ("rail_only:gpus=40,asic_ports=4", "gpus", "these fit"),
         ("roft:gpus=1024", "gpus", "asic_ports that fit 1024 GPUs: [16, 32, 64, 128"),
-        ("zcube_recursive:gpus=60,levels=3,asic_ports=64", "gpus", "[64, 216"),
+        ("zcube_recursive:gpus=60,levels=3,asic_ports=64", "gpus", "near: [64, 8, 216"),
         ("zcube:gpus=32,gpus_per_switch=8,asic_ports=4", "gpus_per_switch", "asic_ports"),
         ("roft:gpus=32,tiers=3,equal_cost=true", "tiers", "two tiers"),
         ("roft:gpus=32,gpus_per_leaf=7,uplinks_per_leaf=2", "gpus_per_leaf + uplinks_per_leaf", "asic_ports = 8"),
