@@ -80,16 +80,29 @@ class FlowTable:
         self.switch = switch
         self._by_priority: dict[int, dict[_Shape, dict[tuple[object, ...], Rule]]] = {}
         for rule in rules:
-            if (rule.match.tp_src or rule.match.tp_dst) and rule.match.ip_proto is None:
-                raise BadRules(switch, f"a transport port without a protocol: {rule}")
-            if ip_to_int(rule.match.ipv4_dst) & ~ip_to_int(rule.match.ipv4_dst_mask):
-                raise BadRules(switch, f"address bits outside the mask: {rule}")
-            shape, key = _shape_and_key(rule.match)
-            entries = self._by_priority.setdefault(rule.priority, {}).setdefault(shape, {})
-            if key in entries:
-                raise BadRules(switch, f"two rules with one match: {rule} and {entries[key]}")
-            entries[key] = rule
+            if (old := self.add(rule)) is not None:
+                raise BadRules(switch, f"two rules with one match: {rule} and {old}")
+
+    def add(self, rule: Rule) -> Rule | None:
+        """Add a rule, or replace the one with its match and priority, which is returned. Raises BadRules."""
+        if (rule.match.tp_src or rule.match.tp_dst) and rule.match.ip_proto is None:
+            raise BadRules(self.switch, f"a transport port without a protocol: {rule}")
+        if ip_to_int(rule.match.ipv4_dst) & ~ip_to_int(rule.match.ipv4_dst_mask):
+            raise BadRules(self.switch, f"address bits outside the mask: {rule}")
+        shape, key = _shape_and_key(rule.match)
+        entries = self._by_priority.setdefault(rule.priority, {}).setdefault(shape, {})
+        old = entries.get(key)
+        entries[key] = rule
         self._order = sorted(self._by_priority, reverse=True)
+        return old
+
+    def remove(self, rule: Rule) -> Rule:
+        """Take away the rule with this match and priority, and return it. Raises BadRules where there is none."""
+        shape, key = _shape_and_key(rule.match)
+        entries = self._by_priority.get(rule.priority, {}).get(shape, {})
+        if key not in entries:
+            raise BadRules(self.switch, f"no such rule: {rule}")
+        return entries.pop(key)
 
     def lookup(self, flow: FiveTuple) -> Rule | None:
         """The rule that a packet hits. Raises BadRules when two of one priority match."""

@@ -17,7 +17,10 @@ TABLE = 0
 
 #: Priorities, highest first. Rules of one priority never overlap on one switch (`fakeplane` checks it).
 PRIORITY_HOST = 400
+PRIORITY_REPAIR_PLANNED = 350
 PRIORITY_PLANNED = 300
+PRIORITY_REPAIR_ADDRESS = 260
+PRIORITY_REPAIR_PREFIX = 250
 PRIORITY_PREFIX = 200
 PRIORITY_FALLBACK = 100
 
@@ -25,7 +28,7 @@ PRIORITY_FALLBACK = 100
 COOKIE_OWNER = 0x5A43 << 48
 COOKIE_OWNER_MASK = 0xFFFF << 48
 #: Last byte of a cookie: why the rule is there.
-COOKIE_KIND = MappingProxyType({"host": 1, "planned": 2, "prefix": 3, "fallback": 4, "drop": 5})
+COOKIE_KIND = MappingProxyType({"host": 1, "planned": 2, "prefix": 3, "fallback": 4, "drop": 5, "repair": 6})
 
 MASK_HOST = "255.255.255.255"
 MASK_24 = "255.255.255.0"

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from topologies.fabric import Fabric, FabricError
-from topologies.impact import lane_rows
-from topologies.paths import port_pairs, queue_pairs
+from topologies.impact import fallback_starts
 from topologies.routes import NONE, Failures
 from topologies.tables import Mask, Tables
 
@@ -58,7 +57,7 @@ def dependencies(fabric: Fabric, policy: str, failures: Failures = NONE) -> Depe
         ends[np.unique(tables.attachment)] = True
         used = tables.spread(ends[:, None] & ends[None, :])
     elif policy == "detour":
-        used = tables.used | tables.spread(_fallback_starts(fabric, tables, failures))
+        used = tables.used | tables.spread(fallback_starts(fabric, tables, failures))
     else:
         used = tables.used
     reached = tables.distance[used]
@@ -68,21 +67,6 @@ def dependencies(fabric: Fabric, policy: str, failures: Failures = NONE) -> Depe
         cycle=tuple(tables.names[i] for i in _find_cycle(tables, used)),
         longest_path_switches=int(reached.max()) + 1 if reached.size else 0,
     )
-
-
-def _fallback_starts(fabric: Fabric, tables: Tables, failures: Failures) -> Mask:
-    """[from, to] switches of the pairs that turn to another port pair because all their own are cut."""
-    found = np.zeros_like(tables.reach)
-    lanes = len(port_pairs(fabric))
-    for first, left, inside in lane_rows(fabric, failures, detour=True):
-        for row, column in np.argwhere(left[:, :, lanes] & ~inside):
-            if first + row == column:
-                continue
-            src, dst = fabric.gpus[first + row].name, fabric.gpus[column].name
-            for qp in queue_pairs(fabric, src, dst, failures=failures, detour=True):
-                here, there = (fabric.attachment[end.node, end.port].node for end in (qp.src, qp.dst))
-                found[tables.index[here], tables.index[there]] = True
-    return found
 
 
 class _Graph:

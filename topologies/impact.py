@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topologies.fabric import End, Fabric
-from topologies.paths import longest_distance, port_pairs
+from topologies.paths import longest_distance, port_pairs, queue_pairs
 from topologies.routes import Failures
 from topologies.tables import Mask, Tables
 
@@ -131,6 +131,21 @@ def pair_rows(fabric: Fabric) -> Iterator[tuple[NDArray[np.int64], NDArray[np.in
             source = rows[:, None] // per_server * per_server + everyone[None, :] % per_server
             inside = (rows[:, None] // per_server == everyone[None, :] // per_server) & (rows[:, None] != everyone)
         yield rows, source, inside
+
+
+def fallback_starts(fabric: Fabric, tables: Tables, failures: Failures) -> Mask:
+    """[from, to] switches of the pairs that turn to another port pair, with detours, because all their own are cut."""
+    found = np.zeros_like(tables.reach)
+    lanes = len(port_pairs(fabric))
+    for first, left, inside in lane_rows(fabric, failures, detour=True):
+        for row, column in np.argwhere(left[:, :, lanes] & ~inside):
+            if first + row == column:
+                continue
+            src, dst = fabric.gpus[first + row].name, fabric.gpus[column].name
+            for qp in queue_pairs(fabric, src, dst, failures=failures, detour=True):
+                here, there = (fabric.attachment[end.node, end.port].node for end in (qp.src, qp.dst))
+                found[tables.index[here], tables.index[there]] = True
+    return found
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,14 @@ class Tables:
         closer = self.distance[near] == self.distance[here][None, :] - 1
         return closer & (self.distance[near] >= 0) & self.reach[near] & self._alive[here, near][:, None]
 
+    def ports(self, here: int, there: int) -> tuple[int, ...]:
+        """Ports of one switch that lead one cable closer to another, ascending; empty where it is not reached."""
+        near = self.neighbours[here]
+        closer = self.distance[near, there] == self.distance[here, there] - 1
+        usable = closer & (self.distance[near, there] >= 0) & self.reach[near, there] & self._alive[here, near]
+        name = self.names[here]
+        return tuple(sorted(port for n in near[usable] for port in self._ports(name, self.names[n])))
+
     @cached_property
     def attachment(self) -> NDArray[np.int64]:
         """[GPU, port]: index of the switch that the port is plugged into."""
