@@ -1,43 +1,38 @@
-"""The OpenFlow 1.3 application: sends each switch the rules of the plan and waits until it confirms them.
+"""The OpenFlow 1.3 application: brings each switch to the rules of the plan, keeps it there, and repairs.
 
-A switch that connects loses our old rules, gets groups, rules and a barrier, and counts as confirmed when it
-answers the barrier. Nothing is learned from packets and nothing is decided here: see `controller.rules`.
+A switch that connects is asked what it has; it gets what differs and a barrier, and counts as confirmed when it
+answers the barrier. A cable that goes down (PORT_STATUS) or a switch that stays away is a failure: overlay rules go out
+phase by phase, each behind the barriers of the one before. Nothing is learned from packets and nothing is decided
+here: see `controller.rules`, `controller.repair` and `controller.audit`.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from controller import sdn
-from controller.ruleset import (
-    COOKIE_OWNER,
-    COOKIE_OWNER_MASK,
-    MASK_HOST,
-    TABLE,
-    Action,
-    Group,
-    Match,
-    Output,
-    Rule,
-    RuleSet,
-    SelectGroup,
-    SetEthDst,
-)
+from controller.audit import Found, RuleKey, difference, group_of, rule_of
+from controller.messages import change_message, messages
+from controller.repair import Change, Overlay, Phase, Repairer
+from controller.ruleset import Rule, RuleSet, SelectGroup
 from controller.status import StatusBoard
-from topologies.paths import TCP, UDP
+from topologies.routes import Failures
 
 LOG = logging.getLogger("zcube.controller")
 
 #: Bytes handed to the connection at a time; between two, other switches get their turn.
 SEND_CHUNK_BYTES = 32_768
-
-ETH_TYPE_IP = 0x0800
-_LAYER_4 = {TCP: "tcp", UDP: "udp"}
+#: Both ends of a cable report it: how long to wait for the other before a repair begins.
+GATHER_S = 0.004
+#: A switch without a connection for so long counts as failed (Open vSwitch tries again every second).
+DEAD_AFTER_S = 1.5
+#: A switch that does not answer a repair's barrier in this time is left behind; when it is back it is audited.
+BARRIER_TIMEOUT_S = 2.0
 
 _ANY_STATE = [sdn.HANDSHAKE_DISPATCHER, sdn.CONFIG_DISPATCHER, sdn.MAIN_DISPATCHER]
 
@@ -50,6 +45,15 @@ class Settings:
     expected: tuple[str, ...]
     listen: str
     status_path: Path | None
+    repairer: Repairer
+
+
+@dataclass
+class Answers:
+    """What a switch says it has, as far as it has answered."""
+
+    rules: dict[RuleKey, Found] = field(default_factory=dict)
+    groups: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
 
 
 _settings: Settings | None = None
@@ -86,6 +90,13 @@ class FabricApp(sdn.App):
         self.barriers: dict[Any, int] = {}
         self.sent: dict[Any, dict[int, object]] = {}
         self.waiting: Any = sdn.hub.Queue()
+        self.repairer = _settings.repairer
+        self.overlay: Overlay = self.repairer.nothing
+        self.answers: dict[Any, Answers] = {}
+        self.down_links: set[str] = set()
+        self.down_switches: set[str] = set()
+        self.failure_events: Any = sdn.hub.Queue()
+        self.repair_barriers: dict[tuple[Any, int], Any] = {}
 
     @sdn.set_ev_cls(sdn.ofp_event.EventOFPStateChange, [*_ANY_STATE, sdn.DEAD_DISPATCHER])
     def on_state(self, event: Any) -> None:
@@ -94,13 +105,14 @@ class FabricApp(sdn.App):
         if event.state == sdn.HANDSHAKE_DISPATCHER:
             self.connected_s[datapath] = time.monotonic()
         elif event.state == sdn.DEAD_DISPATCHER:
-            for book in (self.connected_s, self.barriers, self.sent):
+            for book in (self.connected_s, self.barriers, self.sent, self.answers):
                 book.pop(datapath, None)
             name = self.name_of.get(datapath.id)
             if name is not None and self.live.get(name) is datapath:  # a newer connection may have replaced it
                 del self.live[name]
                 LOG.warning("%s has left", name)
                 self.board.lost(name)
+                sdn.hub.spawn_after(DEAD_AFTER_S, self._still_away, name, time.monotonic())
 
     @sdn.set_ev_cls(sdn.ofp_event.EventOFPSwitchFeatures, sdn.CONFIG_DISPATCHER)
     def on_features(self, event: Any) -> None:
@@ -112,35 +124,75 @@ class FabricApp(sdn.App):
             LOG.error(text)
             self.board.error(text)
             return
-        rules, groups = self.ruleset.rules[name], self.ruleset.groups[name]
         self.live[name] = datapath
+        rules, groups = self._wanted(name)
         self.board.installing(
             name, self.connected_s.get(datapath, time.monotonic()), rules=len(rules), groups=len(groups)
         )
-        self.waiting.put((datapath, name))
+        self.answers[datapath] = Answers()
+        parser, ofproto = datapath.ofproto_parser, datapath.ofproto
+        datapath.send_msg(parser.OFPGroupDescStatsRequest(datapath, 0))
+        everything = ofproto.OFPTT_ALL, ofproto.OFPP_ANY, ofproto.OFPG_ANY
+        datapath.send_msg(parser.OFPFlowStatsRequest(datapath, 0, *everything))
+
+    @sdn.set_ev_cls(sdn.ofp_event.EventOFPGroupDescStatsReply, [sdn.CONFIG_DISPATCHER, sdn.MAIN_DISPATCHER])
+    def on_groups(self, event: Any) -> None:
+        """What groups a switch has."""
+        answers = self.answers.get(event.msg.datapath)
+        if answers is not None:
+            answers.groups.update(group_of(stat) for stat in event.msg.body)
+
+    @sdn.set_ev_cls(sdn.ofp_event.EventOFPFlowStatsReply, [sdn.CONFIG_DISPATCHER, sdn.MAIN_DISPATCHER])
+    def on_rules(self, event: Any) -> None:
+        """What rules a switch has; the last part of the answer starts the installation."""
+        datapath = event.msg.datapath
+        answers = self.answers.get(datapath)
+        if answers is None:
+            return
+        answers.rules.update(rule_of(stat) for stat in event.msg.body)
+        if not event.msg.flags & datapath.ofproto.OFPMPF_REPLY_MORE:
+            del self.answers[datapath]
+            self.waiting.put((datapath, self.name_of[datapath.id], answers))
+
+    def _wanted(self, name: str) -> tuple[tuple[Rule, ...], tuple[SelectGroup, ...]]:
+        """Rules and groups of a switch in the present state of the fabric."""
+        overlay = tuple(one.rule for one in self.overlay.rules.get(name, ()))
+        return self.ruleset.rules[name] + overlay, self.ruleset.groups[name] + self.overlay.groups.get(name, ())
 
     def start(self) -> None:
         """Called by the application manager: start the sender."""
         super().start()
         sdn.hub.spawn(self._sender)
+        sdn.hub.spawn(self._repair_loop)
 
     def _sender(self) -> None:
         # A thread of its own: a switch's barrier reply must not wait until the others have been served.
         while True:
-            datapath, name = self.waiting.get()
+            datapath, name, answers = self.waiting.get()
             if datapath.state != sdn.DEAD_DISPATCHER:
-                self._send(datapath, name)
+                self._install(datapath, name, answers)
 
-    def _send(self, datapath: Any, name: str) -> None:
+    def _install(self, datapath: Any, name: str, answers: Answers) -> None:
+        """Send a switch what it lacks, and take away what it should not have."""
+        rules, groups = self._wanted(name)
+        cookies = {(rule.priority, rule.match): self.ruleset.cookie(rule) for rule in rules}
+        found = difference(rules, cookies, groups, answers.rules, answers.groups)
+        for text in found.foreign:
+            LOG.warning("%s has a rule that is not ours: %s", name, text)
+        self.board.audited(name, kept=found.kept, added=len(found.add_rules), foreign=list(found.foreign))
         sent: dict[int, object] = {}
         self.sent[datapath] = sent
+        self._send(datapath, sent, messages(datapath, self.ruleset, found, answers.groups))
+
+    def _send(self, datapath: Any, sent: dict[int, object], what: Iterable[tuple[Any, object]]) -> None:
         batch = bytearray()
-        for message, what in messages(datapath, self.ruleset, name):
+        for message, meaning in what:
             datapath.set_xid(message)
             message.serialize()
-            sent[message.xid] = what
+            sent[message.xid] = meaning
             batch += message.buf
-            self.barriers[datapath] = message.xid  # the last message is the barrier that counts
+            if meaning == "barrier":
+                self.barriers[datapath] = message.xid
             if len(batch) >= SEND_CHUNK_BYTES:
                 datapath.send(bytes(batch))
                 batch.clear()
@@ -152,9 +204,16 @@ class FabricApp(sdn.App):
         """Everything before the barrier has been processed."""
         datapath = event.msg.datapath
         name = self.name_of.get(datapath.id)
+        waiting = self.repair_barriers.pop((datapath, event.msg.xid), None)
+        if waiting is not None:
+            waiting.set()
+            return
         if name is None or self.barriers.get(datapath) != event.msg.xid:
             return
         self.board.confirm(name, time.monotonic())
+        if name in self.down_switches:
+            self.down_switches.discard(name)
+            self.failure_events.put(time.monotonic())
         switch = self.board.switches[name]
         LOG.info(
             "%s: %d rules, %d groups confirmed after %s ms (%d of %d switches)",
@@ -174,7 +233,7 @@ class FabricApp(sdn.App):
 
     @sdn.set_ev_cls(sdn.ofp_event.EventOFPPortStatus, sdn.MAIN_DISPATCHER)
     def on_port_status(self, event: Any) -> None:
-        """A port came, went or changed: for the record only."""
+        """A port came, went or changed: a cable between switches that is down is a failure."""
         message = event.msg
         name = self.name_of.get(message.datapath.id)
         if name is not None:
@@ -186,89 +245,87 @@ class FabricApp(sdn.App):
             }
             link_down = bool(message.desc.state & ofproto.OFPPS_LINK_DOWN)
             reason = reasons.get(message.reason, str(message.reason))
-            self.board.port_event(name, message.desc.port_no, reason, link_down, time.monotonic())
+            now = time.monotonic()
+            self.board.port_event(name, message.desc.port_no, reason, link_down, now)
+            self._port(name, message.desc.port_no, link_down or reason == "delete", now)
 
+    def _port(self, name: str, port: int, down: bool, now_s: float) -> None:
+        link = self.repairer.fabric.link_at.get((name, port))
+        if link is None:
+            return
+        # A cable is up when no end of it says otherwise; one that is down is heard of from both.
+        ends = self.board.ports_down
+        if down:
+            ends.add((name, port))
+        else:
+            ends.discard((name, port))
+        dead = any((end.node, end.port) in ends for end in (link.a, link.b))
+        if dead != (link.id in self.down_links):
+            (self.down_links.add if dead else self.down_links.discard)(link.id)
+            self.failure_events.put(now_s)
 
-def messages(datapath: Any, ruleset: RuleSet, name: str) -> Iterator[tuple[Any, object]]:
-    """OpenFlow messages that bring a switch to its rules, each with what it says. The last is a barrier."""
-    ofproto, parser = datapath.ofproto, datapath.ofproto_parser
-    yield (
-        parser.OFPFlowMod(
-            datapath,
-            cookie=COOKIE_OWNER,
-            cookie_mask=COOKIE_OWNER_MASK,
-            table_id=ofproto.OFPTT_ALL,
-            command=ofproto.OFPFC_DELETE,
-            out_port=ofproto.OFPP_ANY,
-            out_group=ofproto.OFPG_ANY,
-        ),
-        "delete our old rules",
-    )
-    # Groups carry no cookie. The switches are the testbed's own, and only this application makes groups.
-    yield (
-        parser.OFPGroupMod(datapath, ofproto.OFPGC_DELETE, ofproto.OFPGT_SELECT, ofproto.OFPG_ALL, []),
-        "delete old groups",
-    )
-    yield parser.OFPBarrierRequest(datapath), "barrier"
-    for group in ruleset.groups[name]:
-        yield _group_message(datapath, group), group
-    for rule in ruleset.rules[name]:
-        yield _rule_message(datapath, ruleset, rule), rule
-    yield parser.OFPBarrierRequest(datapath), "barrier"
+    def _still_away(self, name: str, left_s: float) -> None:
+        """A switch has been away for DEAD_AFTER_S: it is a failure, unless it is back."""
+        if name not in self.live and name not in self.down_switches:
+            LOG.warning("%s is away since %.1f s: its paths are taken away", name, time.monotonic() - left_s)
+            self.down_switches.add(name)
+            self.failure_events.put(left_s)
 
+    def _repair_loop(self) -> None:
+        while True:
+            event_s = self.failure_events.get()
+            sdn.hub.sleep(GATHER_S)
+            while not self.failure_events.empty():
+                event_s = min(event_s, self.failure_events.get())
+            self._repair(event_s)
 
-def _group_message(datapath: Any, group: SelectGroup) -> Any:
-    ofproto, parser = datapath.ofproto, datapath.ofproto_parser
-    # All buckets in one message: inserting them later skews Open vSwitch's hash (openvswitch/ovs-issues#357).
-    buckets = [
-        parser.OFPBucket(
-            weight=1,
-            watch_port=ofproto.OFPP_ANY,
-            watch_group=ofproto.OFPG_ANY,
-            actions=[parser.OFPActionOutput(port)],
+    def _repair(self, event_s: float) -> None:
+        """Bring the switches from the present overlay to that of the failures known now."""
+        failures = Failures(frozenset(self.down_links), frozenset(self.down_switches))
+        if failures == self.overlay.failures:
+            return
+        new = self.repairer.overlay(failures)
+        phases = self.repairer.update(self.overlay, new)
+        before, self.overlay = self.overlay, new
+        computed_s = time.monotonic()
+        for phase in phases:
+            self._send_phase(phase)
+        now = time.monotonic()
+        self.board.repaired(
+            {
+                "down": sorted(failures.links | failures.switches),
+                "before": sorted(before.failures.links | before.failures.switches),
+                "event_monotonic_s": event_s,
+                "computed_ms": round(1e3 * (computed_s - event_s), 3),
+                "last_barrier_ms": round(1e3 * (now - event_s), 3),
+                "phases": len(phases),
+                "changes": sum(len(phase) for phase in phases),
+            }
         )
-        for port in group.ports
-    ]
-    return parser.OFPGroupMod(datapath, ofproto.OFPGC_ADD, ofproto.OFPGT_SELECT, group.group_id, buckets)
+        LOG.info("repair: %d changes in %d phases, %.1f ms", sum(map(len, phases)), len(phases), 1e3 * (now - event_s))
 
-
-def _rule_message(datapath: Any, ruleset: RuleSet, rule: Rule) -> Any:
-    ofproto, parser = datapath.ofproto, datapath.ofproto_parser
-    actions = [_action(parser, action) for action in rule.actions]
-    instructions = [parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions)] if actions else []
-    return parser.OFPFlowMod(
-        datapath,
-        cookie=ruleset.cookie(rule),
-        table_id=TABLE,
-        command=ofproto.OFPFC_ADD,
-        priority=rule.priority,
-        buffer_id=ofproto.OFP_NO_BUFFER,
-        # Ordered fields: with keywords the library converts each value back and forth, half of the time here.
-        match=parser.OFPMatch(_ordered_fields=_match_fields(rule.match)),
-        instructions=instructions,
-    )
-
-
-def _match_fields(match: Match) -> list[tuple[str, Any]]:
-    """Fields in the order of their OXM numbers, as OFPMatch keeps them."""
-    fields: list[tuple[str, Any]] = [("eth_type", ETH_TYPE_IP)]
-    if match.ip_proto is not None:
-        fields.append(("ip_proto", match.ip_proto))
-    if match.ipv4_src is not None:
-        fields.append(("ipv4_src", match.ipv4_src))
-    masked = match.ipv4_dst_mask != MASK_HOST
-    fields.append(("ipv4_dst", (match.ipv4_dst, match.ipv4_dst_mask) if masked else match.ipv4_dst))
-    for side, port in (("src", match.tp_src), ("dst", match.tp_dst)):
-        if port is not None and match.ip_proto is not None:
-            fields.append((f"{_LAYER_4[match.ip_proto]}_{side}", port))
-    return fields
-
-
-def _action(parser: Any, action: Action) -> Any:
-    match action:
-        case SetEthDst(mac):
-            return parser.OFPActionSetField(eth_dst=mac)
-        case Output(port):
-            return parser.OFPActionOutput(port)
-        case Group(group_id):
-            return parser.OFPActionGroup(group_id)
+    def _send_phase(self, phase: Phase) -> None:
+        """Send one phase and wait for the barriers of all switches concerned that are there."""
+        by_switch: dict[str, list[Change]] = {}
+        for change in phase:
+            by_switch.setdefault(change.switch, []).append(change)
+        waiting = []
+        for name, changes in by_switch.items():
+            datapath = self.live.get(name)
+            if datapath is None or datapath in self.answers:  # not there, or about to be audited against the new state
+                continue
+            batch = [(change_message(datapath, self.ruleset, change), change) for change in changes]
+            barrier = datapath.ofproto_parser.OFPBarrierRequest(datapath)
+            sent = self.sent.setdefault(datapath, {})
+            data = bytearray()
+            for message, meaning in [*batch, (barrier, "repair barrier")]:
+                datapath.set_xid(message)
+                message.serialize()
+                sent[message.xid] = meaning
+                data += message.buf
+            answered = self.repair_barriers[datapath, barrier.xid] = sdn.hub.Event()
+            datapath.send(bytes(data))
+            waiting.append((name, answered))
+        for name, answered in waiting:
+            if not answered.wait(BARRIER_TIMEOUT_S):
+                LOG.warning("%s did not answer a repair's barrier within %g s", name, BARRIER_TIMEOUT_S)

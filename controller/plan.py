@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
+from controller.repair import Repairer
 from controller.rules import rules
 from controller.ruleset import RuleSet
 from topologies.build import READS, build
@@ -82,6 +83,7 @@ class Plan:
     protocols: tuple[int, ...] = (TCP,)
     planned: tuple[QueuePair, ...] | int = ()
     expected: tuple[str, ...] | None = None
+    detour: bool = False
 
     def build(self) -> Fabric:
         """Wire the fabric. Raises PlanError when it does not fit."""
@@ -97,6 +99,11 @@ class Plan:
             return rules(fabric, seed=self.seed, planned=planned, protocols=self.protocols, version=self.version)
         except (FabricError, KeyError) as error:
             raise PlanError("planned", str(error), "every pair needs two GPU ports that a path joins") from error
+
+    def repairer(self, fabric: Fabric) -> Repairer:
+        """What computes the rules after failures, for the fabric that `build` gave."""
+        planned = tuple(walk_all_pairs(fabric, self.planned)) if isinstance(self.planned, int) else self.planned
+        return Repairer(fabric, seed=self.seed, planned=planned, protocols=self.protocols, detour=self.detour)
 
     def expected_switches(self, fabric: Fabric) -> tuple[str, ...]:
         """Switches that must confirm. Raises PlanError for one that the fabric does not have."""
@@ -120,6 +127,7 @@ class Plan:
             if isinstance(planned, int)
             else [[qp.src.node, qp.src.port, qp.dst.node, qp.dst.port, qp.index] for qp in planned],
             "expected": None if self.expected is None else list(self.expected),
+            "detour": self.detour,
         }
 
     def save(self, path: Path) -> None:
@@ -160,6 +168,7 @@ def from_json(data: object) -> Plan:
         protocols=tuple(protocols),
         planned=_planned(top.get("planned", [])),
         expected=None if expected is None else tuple(map(str, expected)),
+        detour=_boolean("detour", top.get("detour", False)),
     )
 
 
@@ -168,6 +177,12 @@ def _mapping(field: str, value: object, keys: set[str]) -> Mapping[str, object]:
         raise PlanError(field, value, "must be an object")
     if unknown := sorted(set(value) - keys):
         raise PlanError(field, unknown[0], f"unknown key; these exist: {', '.join(sorted(keys))}")
+    return value
+
+
+def _boolean(field: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise PlanError(field, value, "must be true or false")
     return value
 
 

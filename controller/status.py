@@ -11,11 +11,20 @@ seconds, comparable with those of other processes on the machine.
      "switches": {"odd1": {"dpid": 4294967297, "expected": true,
                            "state": "waiting" | "installing" | "confirmed" | "lost",
                            "rules_sent": 16, "groups_sent": 0, "connections": 1,
+                           "rules_kept": 0, "rules_added": 16, "foreign": [],
                            "connected_monotonic_s": 1.1, "confirmed_monotonic_s": 1.2, "wall_ms": 100.0,
                            "errors": []}},
      "errors": ["unknown switch ..."],
      "port_events": [{"monotonic_s": 2.0, "switch": "odd1", "port": 3, "reason": "add" | "delete" | "modify",
-                      "link_down": true}]}
+                      "link_down": true}],
+     "failures": ["odd1-eth5--even2-eth5"],
+     "repairs": [{"down": [...], "before": [...], "event_monotonic_s": 2.0, "computed_ms": 6.1,
+                  "last_barrier_ms": 9.3, "phases": 2, "changes": 4}]}
+
+`rules_sent` is what the switch should have; `rules_kept` of them were there and right when it connected, `rules_added`
+were sent; `foreign` are rules of somebody else, left alone. `failures` are the cables and switches that count as down;
+a repair goes from what was down `before` to what is, and its times run from the first report of the failure to the last
+switch's barrier.
 
 `confirmed`: every expected switch has answered the barrier behind its rules and none of them was refused.
 `failed`: a switch refused something, or one that the plan does not know has connected; `errors`, here and
@@ -44,6 +53,9 @@ class SwitchStatus:
     expected: bool
     state: str = "waiting"
     rules_sent: int = 0
+    rules_kept: int = 0
+    rules_added: int = 0
+    foreign: list[str] = field(default_factory=list)
     groups_sent: int = 0
     connections: int = 0
     connected_monotonic_s: float | None = None
@@ -72,6 +84,9 @@ class StatusBoard:
         self.switches = {name: SwitchStatus(dpid, name in expected) for name, dpid in dpids.items()}
         self.errors: list[str] = []
         self.port_events: list[dict[str, object]] = []
+        self.ports_down: set[tuple[str, int]] = set()
+        self.failures: list[str] = []
+        self.repairs: list[dict[str, object]] = []
         self.write()
 
     @property
@@ -110,6 +125,20 @@ class StatusBoard:
             self.confirmed_s = now_s
         self.write()
 
+    def audited(self, name: str, *, kept: int, added: int, foreign: list[str]) -> None:
+        """What a switch had when it connected."""
+        switch = self.switches[name]
+        switch.rules_kept, switch.rules_added, switch.foreign = kept, added, foreign[:MAX_LISTED]
+        self.write()
+
+    def repaired(self, repair: dict[str, object]) -> None:
+        """An update after a failure or a recovery has been confirmed."""
+        down = repair["down"]
+        self.failures = list(down) if isinstance(down, list) else []
+        self.repairs.append(repair)
+        del self.repairs[:-MAX_LISTED]
+        self.write()
+
     def lost(self, name: str) -> None:
         """The connection of a switch has ended."""
         self.switches[name].state = "lost"
@@ -146,6 +175,8 @@ class StatusBoard:
             "switches": {name: asdict(switch) for name, switch in self.switches.items()},
             "errors": self.errors,
             "port_events": self.port_events,
+            "failures": self.failures,
+            "repairs": self.repairs,
         }
 
     def write(self) -> None:

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 
 from emulation import network
 from emulation.control import Controller, make_plan
@@ -24,7 +25,8 @@ from emulation.sandbox import STATE_DIR
 from scenario.models import FabricSection, Scenario
 from topologies.build import build
 from topologies.fabric import End, Fabric
-from topologies.paths import five_tuple, flow_path, path, reversed_flow, walk_all_pairs
+from topologies.paths import QueuePair, five_tuple, flow_path, path, reversed_flow, walk_all_pairs
+from topologies.routes import NONE, Failures
 
 FORWARD_PACKETS, BACKWARD_PACKETS = 3, 1
 
@@ -47,24 +49,35 @@ class Counters:
         return found
 
 
-def check_all(net: network.EmulatedNetwork, seed: int) -> dict[str, object]:
-    fabric: Fabric = net.fabric
-    counters = Counters(net)
+def listen(net: network.EmulatedNetwork) -> list[socket.socket]:
+    """A listener on every GPU port."""
     listeners = []
-    for gpu in fabric.gpus:
+    for gpu in net.fabric.gpus:
         with entered(net.node_pid(gpu.name)):
-            for port in gpu.ports:
-                listener = socket.create_server((port.ip, 19_000), backlog=4096)
-                listeners.append(listener)
+            listeners += [socket.create_server((port.ip, 19_000), backlog=4096) for port in gpu.ports]
+    return listeners
+
+
+def check_all(
+    net: network.EmulatedNetwork,
+    seed: int,
+    pairs: Iterable[QueuePair],
+    counters: Counters,
+    failures: Failures = NONE,
+    *,
+    detour: bool = False,
+) -> dict[str, object]:
+    fabric: Fabric = net.fabric
     wrong: list[str] = []
     checked = 0
     before = counters.read()
-    for qp in walk_all_pairs(fabric):
+    for qp in pairs:
         flow = five_tuple(fabric, qp)
         expected: Counter[End] = Counter()
-        for end in path(fabric, qp, seed).egress:
+        for end in path(fabric, qp, seed, failures=failures, detour=detour).egress:
             expected[end] += FORWARD_PACKETS
-        for end in flow_path(fabric, qp.dst, qp.src, reversed_flow(flow), seed).egress:
+        back = flow_path(fabric, qp.dst, qp.src, reversed_flow(flow), seed, failures=failures, detour=detour)
+        for end in back.egress:
             expected[end] += BACKWARD_PACKETS
         with entered(net.node_pid(qp.src.node)):
             sock = socket.socket()
@@ -110,7 +123,9 @@ def main(kind: str, gpus: int, ports: int, bundle: str, sabotage: str = "") -> d
     dropped = net.net.ping(net.net.hosts[:6], timeout="5")
     said = net.net["gpu1"].cmd("ip -o -4 addr show dev gpu1-eth1")
     assert str(fabric.gpus[0].ports[0].ip) in said, said
-    return {**check_all(net, scenario.seed), "pings_lost": dropped}
+    listeners = listen(net)
+    checked = check_all(net, scenario.seed, walk_all_pairs(fabric), Counters(net))
+    return {**checked, "pings_lost": dropped, "listeners": len(listeners)}
 
 
 if __name__ == "__main__":

@@ -171,7 +171,8 @@ plan = from_topo("zcube,16,4")
 good = plan.rules(plan.build())
 bad = replace(good.rules["odd1"][5], actions=(Group(77),))
 ruleset = replace(good, rules={**good.rules, "odd1": (*good.rules["odd1"][:5], bad)})
-app.configure(app.Settings(ruleset, ("odd1",), "127.0.0.1:6653", Path("/run/status.json")))
+settings = app.Settings(ruleset, ("odd1",), "127.0.0.1:6653", Path("/run/status.json"), plan.repairer(plan.build()))
+app.configure(settings)
 sdn.run(["controller.app"], "127.0.0.1", 6653)
 PROGRAM
 PYTHONPATH=. $python /run/refused.py 2>/run/log & controller=$!

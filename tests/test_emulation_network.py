@@ -54,7 +54,13 @@ def walked(tmp_path: Path, *arguments: str) -> dict[str, object]:
 def test_every_gpu_pair_takes_exactly_the_planned_path(
     tmp_path: Path, arguments: tuple[str, ...], queue_pairs: int
 ) -> None:
-    assert walked(tmp_path, *arguments) == {"checked": queue_pairs, "wrong": [], "pings_lost": 0}
+    nic_ports = int(arguments[1]) * (1 if arguments[0] == "roft" else 2)
+    assert walked(tmp_path, *arguments) == {
+        "checked": queue_pairs,
+        "wrong": [],
+        "pings_lost": 0,
+        "listeners": nic_ports,
+    }
 
 
 def test_the_path_check_sees_one_rule_that_sends_elsewhere(tmp_path: Path) -> None:

@@ -1,0 +1,136 @@
+"""What a switch has against what it should have, from the switch's own answers. Pure: nothing is sent from here.
+
+A switch that connects, for the first time or again, is asked for its rules and groups. Only the difference is sent: a
+controller that was restarted does not touch a rule that is right. Rules with a cookie of another owner are reported and
+left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller.ruleset import (
+    COOKIE_OWNER,
+    COOKIE_OWNER_MASK,
+    MASK_HOST,
+    Action,
+    Group,
+    Match,
+    Output,
+    Rule,
+    SelectGroup,
+    SetEthDst,
+)
+
+#: What identifies a rule on a switch.
+RuleKey = tuple[int, Match]
+#: (cookie, actions): what a rule with that key does; None: something that this application never installs.
+Found = tuple[int, tuple[Action, ...] | None]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What to send, in this order: groups to add (replacing by id), rules to add, rules and groups to delete."""
+
+    add_groups: tuple[SelectGroup, ...]
+    add_rules: tuple[Rule, ...]
+    delete_rules: tuple[RuleKey, ...]
+    delete_groups: tuple[int, ...]
+    kept: int
+    foreign: tuple[str, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether the switch has exactly what it should have."""
+        return not (self.add_groups or self.add_rules or self.delete_rules or self.delete_groups)
+
+
+def difference(
+    wanted: Iterable[Rule],
+    cookies: Mapping[RuleKey, int],
+    wanted_groups: Iterable[SelectGroup],
+    found: Mapping[RuleKey, Found],
+    found_groups: Mapping[int, tuple[int, ...] | None],
+) -> Difference:
+    """Compare. `cookies` gives each wanted rule's cookie: one of another version is replaced, in place."""
+    target = {(rule.priority, rule.match): rule for rule in wanted}
+    groups = {group.group_id: group for group in wanted_groups}
+    add_groups = tuple(group for number, group in groups.items() if found_groups.get(number) != group.ports)
+    changed = {group.group_id for group in add_groups}
+    add, kept = [], 0
+    for key, rule in target.items():
+        there = found.get(key)
+        uses = {action.group_id for action in rule.actions if isinstance(action, Group)}
+        right = there is not None and there == (cookies[key], rule.actions)
+        if right and not uses & changed:
+            kept += 1
+        else:
+            add.append(rule)
+    ours = {key for key, (cookie, _) in found.items() if is_ours(cookie)}
+    foreign = tuple(sorted(_text(key, found[key]) for key in found if key not in ours and key not in target))
+    return Difference(
+        add_groups=add_groups,
+        add_rules=tuple(add),
+        delete_rules=tuple(sorted(ours - set(target), key=repr)),
+        delete_groups=tuple(sorted(set(found_groups) - set(groups))),
+        kept=kept,
+        foreign=foreign,
+    )
+
+
+def is_ours(cookie: int) -> bool:
+    """Whether a cookie says that the rule is of this application."""
+    return cookie & COOKIE_OWNER_MASK == COOKIE_OWNER
+
+
+def rule_of(stat: Any) -> tuple[RuleKey, Found]:
+    """One entry of a flow statistics reply (Ryu's or os-ken's OFPFlowStats)."""
+    fields = dict(stat.match.items())
+    known = {"eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "tcp_src", "tcp_dst", "udp_src", "udp_dst"}
+    destination = fields.get("ipv4_dst", "0.0.0.0")  # noqa: S104 (no socket)
+    address, mask = destination if isinstance(destination, tuple) else (destination, MASK_HOST)
+    match = Match(
+        ipv4_dst=str(address),
+        ipv4_dst_mask=str(mask),
+        ipv4_src=fields.get("ipv4_src"),
+        ip_proto=fields.get("ip_proto"),
+        tp_src=fields.get("tcp_src", fields.get("udp_src")),
+        tp_dst=fields.get("tcp_dst", fields.get("udp_dst")),
+    )
+    strange = set(fields) - known or fields.get("eth_type") != 0x0800
+    return (int(stat.priority), match), (int(stat.cookie), None if strange else _actions(stat.instructions))
+
+
+def group_of(stat: Any) -> tuple[int, tuple[int, ...] | None]:
+    """One entry of a group description reply: id, and its ports if it is a select group of ours."""
+    ports = []
+    for bucket in stat.buckets:
+        actions = [_action(action) for action in bucket.actions]
+        if len(actions) != 1 or not isinstance(actions[0], Output):
+            return int(stat.group_id), None
+        ports.append(actions[0].port)
+    return int(stat.group_id), tuple(ports)
+
+
+def _actions(instructions: Iterable[Any]) -> tuple[Action, ...] | None:
+    found = [_action(action) for instruction in instructions for action in getattr(instruction, "actions", [None])]
+    return None if None in found else tuple(action for action in found if action is not None)
+
+
+def _action(action: Any) -> Action | None:
+    """By the class's name: the two libraries have the same classes under different packages."""
+    match type(action).__name__:
+        case "OFPActionOutput":
+            return Output(int(action.port))
+        case "OFPActionGroup":
+            return Group(int(action.group_id))
+        case "OFPActionSetField" if action.key == "eth_dst":
+            return SetEthDst(str(action.value))
+    return None
+
+
+def _text(key: RuleKey, found: Found) -> str:
+    priority, match = key
+    return f"priority {priority} {match.to_json()} cookie {found[0]:#x}"
