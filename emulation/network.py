@@ -222,7 +222,8 @@ def _configure_interfaces(network: EmulatedNetwork) -> None:
 def host_commands(fabric: Fabric, gpu: Gpu) -> str:
     """`ip -batch` lines of a GPU: /32 addresses, ARP off, and the port chosen by the destination's range.
 
-    Routes by destination, not by source rule, let programs use both ports that bind no source address.
+    Routes by destination let programs use both ports that bind no source address. What binds an address leaves by its
+    port, whatever the destination: after a failure two GPUs may have only ports of one group left.
     """
     lines = ["link set lo up"]
     for port in gpu.ports:
@@ -233,4 +234,10 @@ def host_commands(fabric: Fabric, gpu: Gpu) -> str:
     for src, dst in port_pairs(fabric):
         port = gpu.ports[src - 1]
         lines.append(f"route add {RANGE_OF_PORT[dst]}.0.0/16 dev {port.name} src {port.ip}")
+    for port in gpu.ports if len(gpu.ports) > 1 else ():
+        table = 100 + port.number
+        lines += [
+            f"rule add from {port.ip} lookup {table}",
+            f"route add 198.18.0.0/15 dev {port.name} table {table}",
+        ]
     return "\n".join(lines) + "\n"

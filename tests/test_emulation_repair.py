@@ -1,0 +1,39 @@
+"""Repair on the emulated fabric: every cable between switches fails and comes back, a controller and a switch die."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests_root import needs_root
+
+from emulation.sandbox import Sandbox
+
+pytestmark = [pytest.mark.root, needs_root]
+
+
+@pytest.mark.parametrize(
+    ("text", "sdn", "cables"),
+    [
+        ("zcube:gpus=16,asic_ports=4", "ryu", 16),
+        ("zcube:gpus=16,asic_ports=8,gpus_per_switch=8", "os-ken", 16),
+        ("roft:gpus=16,asic_ports=8", "ryu", 16),
+    ],
+)
+def test_failures_are_repaired_and_a_new_controller_touches_nothing(
+    tmp_path: Path, text: str, sdn: str, cables: int
+) -> None:
+    with (
+        open(tmp_path / "log", "wb") as log,
+        Sandbox(["tests/emulated_repair.py", text, sdn], stderr=log) as sandbox,
+    ):
+        assert sandbox.process.stdout is not None
+        output = sandbox.process.stdout.read()
+        code = sandbox.wait(10)
+    assert code == 0, (tmp_path / "log").read_text()[-2000:]
+    found = json.loads(output)
+    assert found["wrong"] == []
+    assert found["links_failed"] == cables and found["repairs"] == 2 * cables
+    assert set(found["rules_added"].values()) == {0}
+    assert found["rules_kept"] == found["rules"]
