@@ -58,6 +58,7 @@ class AgentPool:
         self._ids_by_pair: dict[tuple[str, str], list[int]] = {}
         self._by_addresses: dict[tuple[str, str, int], QueuePair] = {}
         self._sent_by_pair: dict[tuple[str, str], int] = {}
+        self.cut: set[int] = set()  # queue pairs whose path is gone
         for number, qp in enumerate(self.queue_pairs):
             self._ids_by_pair.setdefault((qp.src.node, qp.dst.node), []).append(number)
             flow = five_tuple(network.fabric, qp)
@@ -121,7 +122,7 @@ class AgentPool:
         if not data:
             raise RunError(f"the agent of {name} ended; see agents.log in the run folder")
         message: dict[str, object] = json.loads(data)
-        if message["ev"] == "error":
+        if message["ev"] == "error" or (message["ev"] == "lost" and message["qp"] not in self.cut):
             raise RunError(f"{name}: {message['text']}")
         return message
 

@@ -8,10 +8,12 @@ Orders
     {"op": "connect", "port": n, "qps": [[qp, src_ip, src_port, dst_ip], ...]}
     {"op": "send", "id": t, "bytes": b, "lanes": [[qp, ...], ...]}
     {"op": "stats"}        {"op": "drop", "id": t}
+    {"op": "cut_in", "peers": [[ip, port], ...]}                     to the receiver of queue pairs whose path is gone
+    {"op": "cut", "qps": [[qp, offset, [other qp, ...]], ...]}       then to their sender
 Reports
-    {"ev": "open"}  {"ev": "connected", "n": n}  {"ev": "error", "text": ...}
+    {"ev": "open"}  {"ev": "connected", "n": n}  {"ev": "error", "text": ...}  {"ev": "lost", "qp": q, "text": ...}
     {"ev": "done", "id": t, "t_ns": last byte, "parts": [[peer_ip, peer_port, bytes, t_ns], ...]}   from the receiver
-    {"ev": "stats", ...}
+    {"ev": "stats", ...}   {"ev": "offsets", "offsets": [[ip, port, offset], ...]}   {"ev": "moved", "bytes": n}
 
 A handoff's bytes travel in chunks that begin with a header (which counts as handoff bytes). `lanes` is a list of
 groups of queue pairs: the groups get fixed equal shares of the bytes (static striping), and the queue pairs of one
@@ -20,10 +22,16 @@ makes them drain at the pace of the network rather than of the socket buffer. To
 smaller, down to a frame: a whole last chunk would keep one port busy after the others, for a time that is nothing in a
 real handoff (a frame there is 4 kB of gigabytes) and would be 4 % of one of a hundred frames. Handoffs in the same
 group go in order.
+When the path of a queue pair is gone, its receiver says how far it got in the stream (`offset`) and gives the
+connection up; the sender then sends what lies beyond over the other queue pairs given, or, where there are none, over
+the queue pair itself once it is connected again. Nothing is sent twice and nothing is lost.
+
 Time stamps are CLOCK_MONOTONIC, which all processes of the machine share.
 """
 
+import contextlib
 import errno
+import fcntl
 import json
 import os
 import select
@@ -33,7 +41,12 @@ import sys
 import time
 from collections import deque
 
-HEADER = struct.Struct("!QQII")  # transfer id, total bytes, bytes of this chunk with its header, unused
+#: Transfer id, total bytes, bytes of this chunk with its header, bytes of it that do not count (a rest may be shorter
+#: than a header).
+HEADER = struct.Struct("!QQII")
+_SIOCOUTQ = 0x5411
+#: Chunks that a sender remembers before it asks the kernel which have arrived.
+_REMEMBERED = 64
 _TCP_WINDOW_CLAMP, _TCP_NOTSENT_LOWAT, _SO_RCVBUFFORCE = 10, 25, 33
 _READ_BYTES = 256 * 1024
 
@@ -50,24 +63,34 @@ class Share:
 class Sender:
     """One outgoing queue pair."""
 
-    __slots__ = ("queue", "sock", "unsent")
+    __slots__ = ("chunks", "lost", "number", "queue", "sock", "unsent", "written")
 
-    def __init__(self, sock: socket.socket) -> None:
-        self.sock = sock
+    def __init__(self, number: int, sock: socket.socket) -> None:
+        self.number, self.sock = number, sock
+        self.lost = False  # the connection broke: what it carried waits for `cut`
         self.queue: deque[deque[Share]] = deque()  # groups with work for this queue pair, in order of arrival
         self.unsent = memoryview(b"")
+        self.written = 0  # bytes of the stream that the socket has taken
+        self.chunks: deque[tuple[int, int, int, int, int]] = deque()  # stream offset, transfer, total, size, uncounted
+
+    def forget_arrived(self) -> None:
+        """Forget chunks that the peer's kernel has acknowledged: its process reads them even if the path is cut."""
+        pending = struct.unpack("i", fcntl.ioctl(self.sock.fileno(), _SIOCOUTQ, b"\0" * 4))[0]
+        while self.chunks and self.chunks[0][0] + self.chunks[0][3] <= self.written - pending:
+            self.chunks.popleft()
 
 
 class Receiver:
     """One incoming queue pair: where in a chunk it is."""
 
-    __slots__ = ("header", "left", "peer", "sock", "transfer")
+    __slots__ = ("header", "left", "offset", "peer", "sock", "transfer")
 
     def __init__(self, sock: socket.socket, peer: tuple[str, int]) -> None:
         self.sock, self.peer = sock, peer
         self.left = 0
         self.transfer = 0
         self.header = b""
+        self.offset = 0  # bytes of the stream that were read
 
 
 class Arriving:
@@ -98,6 +121,8 @@ class Agent:
         self.payload = memoryview(b"")
         self.congestion_control = b"reno"
         self.window_bytes = 0
+        self.given_up: dict[tuple[str, int], int] = {}  # peer -> offset of a connection that is gone
+        self.retransmits = 0  # of connections that are gone
 
     def report(self, **message: object) -> None:
         """Send one report; blocks for a moment when the runner is behind, rather than lose it."""
@@ -134,6 +159,8 @@ class Agent:
             data = self.control.recv(1 << 20)
         except BlockingIOError:
             return True
+        except ConnectionResetError:  # the runner is gone, and did not read our last report
+            return False
         if not data:
             return False
         order = json.loads(data)
@@ -167,9 +194,13 @@ class Agent:
                 self.report(ev="error", text=f"queue pair {qp} {src_ip} -> {dst_ip}: {problem}")
                 continue
             sock.setblocking(False)
-            sender = Sender(sock)
-            self.senders[int(str(qp))] = self.sender_at[sock.fileno()] = sender
+            number = int(str(qp))
+            sender = Sender(number, sock)
+            self.senders[number] = self.sender_at[sock.fileno()] = sender
             self.epoll.register(sock.fileno(), 0)
+            for members, group in self.groups.items():  # what waited for this queue pair
+                if number in members and group:
+                    self.offer(number, group)
         self.report(ev="connected", n=len(self.senders))
 
     def prepared(self) -> socket.socket:
@@ -199,11 +230,17 @@ class Agent:
             group = self.groups.setdefault(tuple(qps), deque())
             group.append(share)
             for qp in qps:
-                sender = self.senders[qp]
-                if not sender.queue and not sender.unsent:
-                    self.epoll.modify(sender.sock.fileno(), select.EPOLLOUT)
-                if not any(known is group for known in sender.queue):
-                    sender.queue.append(group)
+                self.offer(qp, group)
+
+    def offer(self, qp: int, group: deque[Share], *, first: bool = False) -> None:
+        """Let a queue pair draw from a group. Without a connection the work waits for one."""
+        sender = self.senders.get(qp)
+        if sender is None or sender.lost:
+            return
+        if not sender.queue and not sender.unsent:
+            self.epoll.modify(sender.sock.fileno(), select.EPOLLOUT)
+        if not any(known is group for known in sender.queue):
+            (sender.queue.appendleft if first else sender.queue.append)(group)
 
     def push(self, sender: Sender) -> None:
         """Send one chunk, or what is left of one."""
@@ -221,8 +258,13 @@ class Agent:
             share.left -= size
             if not share.left:
                 group.popleft()
-            header = HEADER.pack(share.transfer_id, share.total, size, 0)
+            uncounted = max(0, HEADER.size - size)
+            size += uncounted
+            header = HEADER.pack(share.transfer_id, share.total, size, uncounted)
             sender.unsent = memoryview(header + self.payload[: size - HEADER.size])
+            if len(sender.chunks) >= _REMEMBERED:
+                sender.forget_arrived()
+            sender.chunks.append((sender.written, share.transfer_id, share.total, size, uncounted))
         try:
             sent = sender.sock.send(sender.unsent)
         except BlockingIOError:
@@ -230,32 +272,84 @@ class Agent:
         except OSError as problem:
             self.lost(sender.sock.fileno(), problem)
             return
+        sender.written += sent
         sender.unsent = sender.unsent[sent:]
 
+    def order_cut_in(self, peers: list[list[object]]) -> None:
+        """Read what has arrived from these peers, say how far that is, and give the connections up."""
+        by_peer = {receiver.peer: receiver for receiver in self.receivers.values()}
+        offsets = []
+        for ip, port in peers:
+            peer = (str(ip), int(str(port)))
+            receiver = by_peer.get(peer)
+            if receiver is not None:
+                while self.receive(receiver):
+                    pass
+                if receiver.sock.fileno() in self.receivers:
+                    self.give_up(receiver)
+            offsets.append([peer[0], peer[1], self.given_up.get(peer, 0)])
+        self.report(ev="offsets", offsets=offsets)
+
+    def give_up(self, receiver: Receiver) -> None:
+        """Close an incoming connection and remember how far it got; a header that is not whole does not count."""
+        self.given_up[receiver.peer] = receiver.offset - len(receiver.header)
+        self.epoll.unregister(receiver.sock.fileno())
+        del self.receivers[receiver.sock.fileno()]
+        abort(receiver.sock)
+
+    def order_cut(self, qps: list[list[object]]) -> None:
+        """Give up outgoing queue pairs and send what their receivers did not get over others."""
+        moved = 0
+        for qp, offset, others in qps:
+            number, reached = int(str(qp)), int(str(offset))
+            instead = tuple(int(other) for other in others) or (number,)  # type: ignore[attr-defined]
+            sender = self.senders.pop(number, None)
+            if sender is None:
+                continue
+            self.sender_at.pop(sender.sock.fileno(), None)
+            with contextlib.suppress(OSError):
+                if not sender.lost:
+                    self.epoll.unregister(sender.sock.fileno())
+                self.retransmits += tcp_retransmits(sender.sock)
+            abort(sender.sock)
+            target = self.groups.setdefault(instead, deque())
+            lost = [share for chunk in sender.chunks if (share := lost_of(chunk, reached, len(instead)))]
+            for share in reversed(lost):
+                target.appendleft(share)
+                moved += share.left
+            alone = self.groups.get((number,))
+            if alone is not None and alone is not target:  # a fixed share of this queue pair alone
+                moved += sum(share.left for share in alone)
+                target.extend(alone)
+                alone.clear()
+            for other in instead:
+                self.offer(other, target, first=True)
+        self.report(ev="moved", bytes=moved)
+
     def lost(self, fd: int, problem: OSError | None = None) -> None:
-        """A connection failed: say so once and leave it."""
+        """A connection failed: say so once. Whether that was to be expected, the runner knows."""
         self.epoll.unregister(fd)
         sender = self.sender_at.pop(fd)
+        sender.lost = True
         code = sender.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         reason = problem or (os.strerror(code) if code else "closed")
-        self.report(ev="error", text=f"queue pair lost: {reason}")
+        self.report(ev="lost", qp=sender.number, text=f"queue pair lost: {reason}")
 
-    def receive(self, receiver: Receiver) -> None:
-        """Count what came in; report handoffs that are complete."""
+    def receive(self, receiver: Receiver) -> bool:
+        """Count what came in; report handoffs that are complete. False when there was nothing (more)."""
         try:
             count = receiver.sock.recv_into(self.buffer)
         except BlockingIOError:
-            return
+            return False
         except OSError as problem:
             if problem.errno not in (errno.ECONNRESET, errno.ETIMEDOUT):
                 raise
             count = 0
         now = time.monotonic_ns()
         if not count:
-            self.epoll.unregister(receiver.sock.fileno())
-            del self.receivers[receiver.sock.fileno()]
-            receiver.sock.close()
-            return
+            self.give_up(receiver)
+            return False
+        receiver.offset += count
         at = 0
         while at < count:
             if not receiver.left:
@@ -263,20 +357,21 @@ class Agent:
                 receiver.header += bytes(self.buffer[at : min(count, at + need)])
                 at += min(need, count - at)
                 if len(receiver.header) < HEADER.size:
-                    return
-                transfer, total, size, _ = HEADER.unpack(receiver.header)
+                    return True
+                transfer, total, size, uncounted = HEADER.unpack(receiver.header)
                 receiver.header = b""
                 receiver.transfer, receiver.left = transfer, size - HEADER.size
                 # The kernel resets the clamp whenever its estimate of buffer overhead changes: set it again.
                 receiver.sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
                 if transfer not in self.arriving:
                     self.arriving[transfer] = Arriving(total)
-                self.count(receiver, HEADER.size, now)
+                self.count(receiver, HEADER.size - uncounted, now)
             taken = min(receiver.left, count - at)
             receiver.left -= taken
             at += taken
             if taken:
                 self.count(receiver, taken, now)
+        return True
 
     def count(self, receiver: Receiver, size: int, now_ns: int) -> None:
         arriving = self.arriving[receiver.transfer]
@@ -297,8 +392,22 @@ class Agent:
 
     def order_stats(self) -> None:
         """Report what TCP saw: retransmitted segments over all outgoing queue pairs, and CPU time used."""
-        retransmits = sum(tcp_retransmits(sender.sock) for sender in self.senders.values())
+        retransmits = self.retransmits + sum(tcp_retransmits(sender.sock) for sender in self.senders.values())
         self.report(ev="stats", retransmits=retransmits, cpu_s=time.process_time())
+
+
+def abort(sock: socket.socket) -> None:
+    """Close with a reset: nothing more is sent, and the addresses are free for the next connection."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def lost_of(chunk: tuple[int, int, int, int, int], reached: int, pullers: int) -> Share | None:
+    """What of a chunk the receiver, who got to `reached` in the stream, did not count."""
+    start, transfer, total, size, uncounted = chunk
+    counted = 0 if reached - start < HEADER.size else min(reached - start, size) - uncounted
+    left = size - uncounted - counted
+    return Share(transfer, total, left, pullers) if left > 0 else None
 
 
 def tcp_retransmits(sock: socket.socket) -> int:

@@ -1,0 +1,129 @@
+"""Two real agents over loopback: queue pairs are cut in mid-handoff, and every byte arrives exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent.py"
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the agents force their socket buffers")
+
+
+class Peer:
+    """An agent and our end of its control socket."""
+
+    def __init__(self, ips: list[str], port: int) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.process = subprocess.Popen([sys.executable, "-I", "-S", str(AGENT)], stdin=theirs.fileno())
+        theirs.close()
+        self.control.settimeout(20)
+        sizes = {"window_bytes": 64_000, "chunk_bytes": 8_000, "frame_bytes": 2_000}
+        self.order(op="open", listen=ips, port=port, cc="reno", **sizes)
+        assert self.report()["ev"] == "open"
+
+    def order(self, **message: object) -> None:
+        self.control.send(json.dumps(message).encode())
+
+    def report(self) -> dict[str, object]:
+        while True:
+            found: dict[str, object] = json.loads(self.control.recv(1 << 20))
+            assert found["ev"] != "error", found
+            if found["ev"] != "lost":  # the receiver's reset may be faster than the order to the sender
+                return found
+
+
+@pytest.fixture
+def peers() -> Iterator[tuple[Peer, Peer, int]]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    sender, receiver = Peer(["127.0.1.1", "127.0.1.2"], port), Peer(["127.0.2.1", "127.0.2.2"], port)
+    yield sender, receiver, port
+    for peer in (sender, receiver):
+        peer.control.close()
+        peer.process.wait(5)
+
+
+#: Queue pair -> source, source port, destination.
+PAIRS = {0: ("127.0.1.1", 21_001, "127.0.2.2"), 1: ("127.0.1.2", 21_002, "127.0.2.1")}
+
+
+def connect(sender: Peer, port: int, *qps: int) -> None:
+    sender.order(op="connect", port=port, qps=[[qp, *PAIRS[qp]] for qp in qps])
+    assert sender.report()["ev"] == "connected"
+
+
+def cut(sender: Peer, receiver: Peer, qps: list[int], instead: list[int]) -> list[dict[str, object]]:
+    """Cut queue pairs as the runner does; returns the reports of the receiver that came in between."""
+    receiver.order(op="cut_in", peers=[[PAIRS[qp][0], PAIRS[qp][1]] for qp in qps])
+    others = []
+    while (found := receiver.report())["ev"] != "offsets":
+        others.append(found)
+    offsets: list[list[object]] = found["offsets"]  # type: ignore[assignment]
+    sender.order(op="cut", qps=[[qp, offset[2], instead] for qp, offset in zip(qps, offsets, strict=True)])
+    assert sender.report()["ev"] == "moved"
+    return others
+
+
+def collect(receiver: Peer, reports: list[dict[str, object]], wanted: set[int]) -> dict[int, int]:
+    """Transfer -> bytes that its parts add up to, when all have arrived."""
+    found: dict[int, int] = {}
+    while set(found) != wanted:
+        report = reports.pop(0) if reports else receiver.report()
+        if report["ev"] == "done":
+            number = int(str(report["id"]))
+            assert number not in found, "reported twice"
+            found[number] = sum(part[2] for part in report["parts"])  # type: ignore[attr-defined]
+    return found
+
+
+@pytest.mark.parametrize("lanes", [[[0, 1]], [[0], [1]]], ids=["adaptive", "static"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cut_queue_pairs_bytes_go_by_the_other(
+    peers: tuple[Peer, Peer, int], lanes: list[list[int]], seed: int
+) -> None:
+    sender, receiver, port = peers
+    rng = random.Random(seed)
+    connect(sender, port, 0, 1)
+    sizes = {number: rng.randrange(1, 40_000_000) for number in range(1, 5)}
+    for number, size in sizes.items():
+        sender.order(op="send", id=number, bytes=size, lanes=lanes)
+    time.sleep(rng.random() * 0.03)
+    early = cut(sender, receiver, [0], [1])
+    sender.order(op="send", id=9, bytes=100_000, lanes=[[1]])
+    found = collect(receiver, early, {*sizes, 9})
+    assert found == {**{number: max(size, 24 * len(lanes)) for number, size in sizes.items()}, 9: 100_000}
+
+
+def test_what_has_no_other_way_waits_for_the_connection(peers: tuple[Peer, Peer, int]) -> None:
+    sender, receiver, port = peers
+    connect(sender, port, 0, 1)
+    sender.order(op="send", id=1, bytes=60_000_000, lanes=[[0, 1]])
+    time.sleep(0.01)
+    early = cut(sender, receiver, [0, 1], [])
+    assert not early and not select.select([receiver.control], [], [], 0.3)[0]  # nothing arrives meanwhile
+    connect(sender, port, 0, 1)
+    assert collect(receiver, [], {1}) == {1: 60_000_000}
+
+
+def test_cut_and_back_again_and_again(peers: tuple[Peer, Peer, int]) -> None:
+    sender, receiver, port = peers
+    connect(sender, port, 0, 1)
+    sender.order(op="send", id=1, bytes=200_000_000, lanes=[[0, 1]])
+    early: list[dict[str, object]] = []
+    for turn in range(6):
+        time.sleep(0.005)
+        gone = turn % 2
+        early += cut(sender, receiver, [gone], [1 - gone])
+        connect(sender, port, gone)
+    assert collect(receiver, early, {1}) == {1: 200_000_000}
