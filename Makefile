@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Each target does its own set-up; a set-up that is complete takes no time.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench lock clean
+.PHONY: help setup demo demo-failover test lint bench lock clean
 
 PYTHON := .venv/bin/python
 # What needs root (the sandbox of an emulation) goes through sudo for everybody else; results stay the user's (SUDO_UID).
@@ -9,13 +9,16 @@ PYTHON := .venv/bin/python
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo -E env PYTHONDONTWRITEBYTECODE=1)
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup:  ## install what is missing: Debian packages and .venv (says first what it will do)
 	@bash vagrant/setup.sh
 
 demo: setup  ## the main job: ZCube against ROFT, emulated, with a report
 	$(AS_ROOT) .venv/bin/zcube compare --demo
+
+demo-failover: setup  ## a cable fails under load on ROFT and on ZCube: timeline of the repair
+	$(AS_ROOT) .venv/bin/zcube failover
 
 test:  ## set-up with the test tools, then all checks and all tests (those marked root too)
 	@bash vagrant/setup.sh --dev

@@ -17,7 +17,8 @@ from emulation.network import EmulatedNetwork
 from scenario.errors import RunError
 from scenario.models import RoutingSection, TransportSection
 from scenario.scale import Scale
-from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple
+from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, queue_pairs
+from topologies.routes import NONE, Failures
 
 AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent.py"
 
@@ -59,6 +60,10 @@ class AgentPool:
         self._by_addresses: dict[tuple[str, str, int], QueuePair] = {}
         self._sent_by_pair: dict[tuple[str, str], int] = {}
         self.cut: set[int] = set()  # queue pairs whose path is gone
+        self.moved_bytes = 0
+        self._failures, self._detour = NONE, False
+        self._asked: dict[tuple[str, str, int], int] = {}  # receiver, address, port -> cut queue pair
+        self._connecting: dict[str, list[list[int]]] = {}  # sender -> batches of queue pairs it was told to connect
         for number, qp in enumerate(self.queue_pairs):
             self._ids_by_pair.setdefault((qp.src.node, qp.dst.node), []).append(number)
             flow = five_tuple(network.fabric, qp)
@@ -133,12 +138,78 @@ class AgentPool:
 
     def lane_groups(self, src_gpu: str, dst_gpu: str) -> list[list[int]]:
         """Groups of queue pairs with fixed shares; inside a group queue pairs pull as they drain."""
-        ids = self._ids_by_pair[src_gpu, dst_gpu]
+        ids = self.usable(src_gpu, dst_gpu) or self._ids_by_pair[src_gpu, dst_gpu]
         if self.routing.qp_policy == "round_robin":
             turn = self._sent_by_pair.get((src_gpu, dst_gpu), 0) % self.routing.queue_pairs
             self._sent_by_pair[src_gpu, dst_gpu] = turn + 1
             ids = [number for number in ids if self.queue_pairs[number].index == turn]
         return [ids] if self.routing.striping == "adaptive" else [[number] for number in ids]
+
+    def usable(self, src_gpu: str, dst_gpu: str) -> list[int]:
+        """Queue pairs of a GPU pair that have a path and a connection."""
+        return [number for number in self._ids_by_pair[src_gpu, dst_gpu] if number not in self.cut]
+
+    def set_failures(self, failures: Failures, *, detour: bool = False) -> int:
+        """Move flows: queue pairs whose path is gone are cut, those that have one again, or only now, are connected.
+
+        Returns how many queue pairs were cut. What their receivers did not get follows when they have said how far
+        they got (`poll`).
+        """
+        fabric = self.network.fabric
+        self._failures, self._detour = failures, detour
+        to_cut: dict[str, list[list[object]]] = {}
+        to_connect: dict[str, list[int]] = {}
+        for (src, dst), ids in self._ids_by_pair.items():
+            left = queue_pairs(fabric, src, dst, self.routing.queue_pairs, failures=failures, detour=detour)
+            known = {self.queue_pairs[number]: number for number in ids}
+            for qp in left:
+                if qp not in known:
+                    known[qp] = self._register(qp)
+                    ids.append(known[qp])
+                    self.cut.add(known[qp])  # until it is connected
+            for qp, number in known.items():
+                flow = five_tuple(fabric, qp)
+                peer = qp.dst.node, flow.src_ip, flow.src_port
+                if qp not in left and number not in self.cut:
+                    self.cut.add(number)
+                    self._asked[peer] = number
+                    to_cut.setdefault(qp.dst.node, []).append([flow.src_ip, flow.src_port])
+                elif qp in left and number in self.cut and peer not in self._asked and not self._is_connecting(number):
+                    to_connect.setdefault(qp.src.node, []).append(number)
+        for name, peers in to_cut.items():
+            self._order(name, op="cut_in", peers=peers)
+        for name, numbers in to_connect.items():
+            self._connect(name, numbers)
+        return sum(map(len, to_cut.values()))
+
+    def _register(self, qp: QueuePair) -> int:
+        number = len(self.queue_pairs)
+        self.queue_pairs.append(qp)
+        flow = five_tuple(self.network.fabric, qp)
+        self._by_addresses[qp.dst.node, flow.src_ip, flow.src_port] = qp
+        return number
+
+    def _is_connecting(self, number: int) -> bool:
+        return any(number in batch for batches in self._connecting.values() for batch in batches)
+
+    def _connect(self, name: str, numbers: list[int]) -> None:
+        self._connecting.setdefault(name, []).append(numbers)
+        flows = [(number, five_tuple(self.network.fabric, self.queue_pairs[number])) for number in numbers]
+        qps = [[number, flow.src_ip, flow.src_port, flow.dst_ip] for number, flow in flows]
+        self._order(name, op="connect", port=QP_SERVER_PORT, qps=qps)
+
+    def _take_offsets(self, receiver: str, offsets: Iterable[tuple[str, int, int]]) -> None:
+        """A receiver has said how far cut queue pairs got: their senders send the rest by others."""
+        orders: dict[str, list[list[object]]] = {}
+        for ip, port, offset in offsets:
+            number = self._asked.pop((receiver, str(ip), int(port)))
+            qp = self.queue_pairs[number]
+            pair = next(pair for pair, ids in self._ids_by_pair.items() if number in ids)
+            orders.setdefault(qp.src.node, []).append([number, offset, self.usable(*pair)])
+        for name, qps in orders.items():
+            self._order(name, op="cut", qps=qps)
+        if not self._asked:  # what has come back in the meantime
+            self.set_failures(self._failures, detour=self._detour)
 
     def drop(self, transfer_id: int, src_gpu: str) -> None:
         """Send no more of a handoff that was given up."""
@@ -151,6 +222,12 @@ class AgentPool:
             message = self._checked(name, self.sockets[name].recv(1 << 20))
             if message["ev"] == "done":
                 yield self._done(name, message)
+            elif message["ev"] == "offsets":
+                self._take_offsets(name, message["offsets"])  # type: ignore[arg-type]
+            elif message["ev"] == "moved":
+                self.moved_bytes += int(str(message["bytes"]))
+            elif message["ev"] == "connected":
+                self.cut -= set(self._connecting[name].pop(0))
 
     def _done(self, receiver: str, message: dict[str, object]) -> Done:
         parts = tuple(

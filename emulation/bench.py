@@ -64,7 +64,7 @@ def _failed(path: Path) -> list[str]:
     verdict: dict[str, Any] = json.loads((path / "fidelity.json").read_text())
     if verdict["valid"]:
         return []
-    return [check["name"] for check in verdict["checks"] if not check.get("ok", True)] or ["see fidelity.json"]
+    return [check["name"] for check in verdict["checks"] if check["ok"] is False] or ["see fidelity.json"]
 
 
 def _figures(path: Path, wall_s: float) -> dict[str, tuple[str, str]]:

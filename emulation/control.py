@@ -32,7 +32,7 @@ class Controller:
 
     def __init__(self, plan: Plan, folder: Path, log: IO[bytes], sdn: str | None = None) -> None:
         """Start it on the management network."""
-        self._status_path = folder / "controller-status.json"
+        self.status_path = folder / "controller-status.json"
         plan.save(folder / "plan.json")
         environment = dict(os.environ)
         if sdn is not None:
@@ -40,7 +40,7 @@ class Controller:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "controller.launch", "--plan", str(folder / "plan.json")),
-                *("--status", str(self._status_path), "--listen", MANAGEMENT_IP, "--port", str(OPENFLOW_PORT)),
+                *("--status", str(self.status_path), "--listen", MANAGEMENT_IP, "--port", str(OPENFLOW_PORT)),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -51,7 +51,7 @@ class Controller:
     def status(self) -> dict[str, object]:
         """The state of the installation; see `controller.status`."""
         try:
-            found: dict[str, object] = json.loads(self._status_path.read_text())
+            found: dict[str, object] = json.loads(self.status_path.read_text())
         except FileNotFoundError:
             return {"state": "starting", "switches": {}, "errors": []}
         return found

@@ -25,6 +25,7 @@ from typing import IO
 from emulation import fidelity, meta, network, sockbuf, transfers
 from emulation.agents import AgentPool
 from emulation.control import Controller, make_plan
+from emulation.faults import FaultPlayer, links_of
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
 from emulation.losses import Losses
 from emulation.network import EmulatedNetwork
@@ -92,6 +93,8 @@ class Run:
             raise RunError("the scale is not resolved; start runs with `zcube run`")
         self.scale = Scale(settings.rate_factor, settings.dilation, settings.frame_bytes)
         self.fabric = build(scenario.fabric)
+        for event in scenario.faults.events:
+            links_of(self.fabric, [*event.down, *event.up])
         self.source = make_source(scenario)
         self.engine = Engine(scenario, self.source)
         self.demand: Demand = demand(scenario, self.fabric, self.source)
@@ -230,12 +233,18 @@ class Run:
         gc.freeze()  # what the set-up left is not looked at again while timers are due
         cpu = CpuClock()
         loop = ServingLoop(self.engine, pool, self.scale, start_ns)
+        if self.scenario.faults.events:
+            loop.poll_s = 0.02
         shown = time.monotonic()
 
         daemons = {switch.name: os.pidfd_open(switch.daemon_pid) for switch in net.switches}
+        self.faults = FaultPlayer(
+            net, self.scenario.faults, controller.status_path, self.events.write, start_ns, self.scale.dilation
+        )
 
         def progress(now: ServingLoop) -> None:
             nonlocal shown
+            self.faults.step(pool)
             if time.monotonic() - shown >= 0.5:
                 shown = time.monotonic()
                 self._check_alive(daemons, controller, sampler)
@@ -243,6 +252,7 @@ class Run:
 
         loop.run(lambda: self.stop_asked, progress)
         cpu_share = cpu.busy_share()
+        self.faults.finish()
         statistics_of_sampler = sampler.finish()
         losses.finish(pool.statistics())
         self.events.write({"event": "served", "interrupted": self.stop_asked, "t_monotonic_s": time.monotonic()})
@@ -292,6 +302,7 @@ class Run:
             timer_lags_s=loop.timer_lags_s,
             report_lags_s=loop.report_lags_s,
             cpu_share=cpu_share,
+            fault_events=len(self.scenario.faults.events),
         )
         verdict = fidelity.judge(measured)
         verdict["links"] = [

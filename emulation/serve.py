@@ -42,6 +42,7 @@ class ServingLoop:
     pool: AgentPool
     scale: Scale
     start_ns: int
+    poll_s: float = _POLL_S
     transfers: dict[int, SentTransfer] = field(default_factory=dict)
     first_tokens: int = 0
     timer_lags_s: list[float] = field(default_factory=list)
@@ -58,7 +59,7 @@ class ServingLoop:
         self._do(self.engine.start())
         while not self.engine.finished and not stop():
             self._fire_due()
-            wait_s = _POLL_S
+            wait_s = self.poll_s
             if self._timers:
                 wait_s = min(wait_s, self._timers[0][0] * self.scale.dilation - self._wall_s())
             for done in self.pool.poll(wait_s):

@@ -147,6 +147,20 @@ class TransportSection(Section):
     asic_buffer_frames: int = Field(16384, ge=64, description="queue limit of one switch ASIC, shared by its ports")
 
 
+class FaultEvent(Section):
+    """Cables and switches that go down or come back at one moment; a switch is all its cables."""
+
+    at_s: float = Field(ge=0, le=1e6, description="model seconds from the start of serving")
+    down: tuple[str, ...] = Field((), description="names of cables and switches (`zcube fabric show`)")
+    up: tuple[str, ...] = Field((), description="the same, to come back")
+
+
+class FaultsSection(Section):
+    """What breaks while serving."""
+
+    events: tuple[FaultEvent, ...] = Field((), max_length=1000, description="in any order")
+
+
 class TelemetrySection(Section):
     """What is sampled, and how often (per wall second, since switches run in wall time)."""
 
@@ -167,6 +181,7 @@ class Scenario(Section):
     workload: Workload = CodingAgentWorkload()
     transport: TransportSection = TransportSection()
     telemetry: TelemetrySection = TelemetrySection()
+    faults: FaultsSection = FaultsSection()
 
     @model_validator(mode="after")
     def _servers_fit(self) -> Scenario:

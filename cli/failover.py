@@ -1,0 +1,130 @@
+"""`zcube failover`: a cable fails under load, on ZCube and on ROFT: the timeline of the repair, what handoffs felt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from analysis.failover import Failover, failover
+from analysis.metrics import summarise
+from cli import options
+from cli.app import err, out
+from cli.progress import RunProgress
+from emulation.launch import MACHINE_CHECK, require_new_folder
+from emulation.launch import run as run_emulation
+from emulation.machine import measure
+from emulation.sandbox import require_machine
+from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
+from results.reader import RunFolder
+from results.writer import create_folder, write_json
+from scenario.arms import arms
+from scenario.load import with_changes
+from scenario.models import Scenario
+from simulation.run import simulate
+from topologies.build import build
+from topologies.paths import path, queue_pairs
+from traffic.shapes import planned_pairs
+
+ARMS = ("ROFT", "ZCube")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command(
+        "failover",
+        help="A cable between switches fails under load and comes back: timeline of the repair, and what handoffs"
+        " felt.\n\nExample: sudo .venv/bin/zcube failover --out runs/failover",
+    )(run)
+
+
+def run(
+    scenario: Annotated[Path | None, typer.Argument(help="scenario file", show_default="failover")] = None,
+    out_folder: options.Out = None,
+    seed: options.Seed = None,
+    requests: options.Requests = None,
+    cable: Annotated[str | None, typer.Option(help="cable or switch to fail", show_default="the busiest")] = None,
+    json: options.Json = False,
+) -> None:
+    """Run both arms; exit code 1 when a handoff was lost or a run is INVALID."""
+    base = options.scenario_with_options(
+        scenario or options.EXPERIMENTS / "failover.yaml", seed=seed, requests=requests
+    )
+    plans = {label: _with_fault(arm, cable) for label, arm in arms(base, ARMS).items()}
+    resolve(plans, TYPICAL_BUDGET_HOPS_PER_S)
+    require_machine()
+    folder = out_folder or Path("runs") / f"failover-{datetime.now():%Y%m%d-%H%M%S}"
+    require_new_folder(folder)
+    with RunProgress("this machine") as progress:
+        budget = measure(base.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
+    create_folder(folder)
+    found: dict[str, tuple[Failover, bool]] = {}
+    for label, arm in resolve(plans, budget).items():
+        place = folder / label.lower()
+        with RunProgress(label) as progress:
+            ended = run_emulation(place, arm, budget, progress)
+        if ended.exit_code:
+            err.print(f"Interrupted; what was measured is in {place}", highlight=False)
+            raise typer.Exit(ended.exit_code)
+        write_json(place / "summary.json", summarise(RunFolder(place)))
+        found[label] = failover(place), RunFolder(place).fidelity()["valid"] is True
+    if json:
+        out.print_json(data={label: _as_json(one, valid) for label, (one, valid) in found.items()})
+    else:
+        for label, (one, valid) in found.items():
+            _print(label, one, valid)
+        out.print(f"Runs are in {folder}", highlight=False)
+    raise typer.Exit(int(any(one.unfinished or not valid for one, valid in found.values())))
+
+
+def _with_fault(scenario: Scenario, cable: str | None) -> Scenario:
+    """The scenario with its cable failing at 30 % of the run and back at 60 %, as the simulation expects it to last."""
+    if scenario.faults.events:
+        return scenario
+    name = cable or _busiest(scenario)
+    end_s = simulate(scenario, infinite_core=True).end_s
+    events = [{"at_s": round(0.3 * end_s, 2), "down": [name]}, {"at_s": round(0.6 * end_s, 2), "up": [name]}]
+    return with_changes(scenario, {"faults": {"events": events}})
+
+
+def _busiest(scenario: Scenario) -> str:
+    """The cable between switches that most planned queue pairs cross; of several the first in the fabric's order."""
+    fabric = build(scenario.fabric)
+    crossing: Counter[str] = Counter()
+    for src, dst in planned_pairs(scenario):
+        for qp in queue_pairs(fabric, src, dst, scenario.routing.queue_pairs):
+            crossing.update(path(fabric, qp, scenario.seed).links)
+    between = [link.id for link in fabric.links if link.tier != "access"]
+    return max(between, key=lambda link: crossing[link])
+
+
+def _as_json(one: Failover, valid: bool) -> dict[str, object]:
+    return {
+        "valid": valid,
+        "timeline": [{"wall_ms": m.wall_ms, "model_s": m.model_s, "text": m.text} for m in one.timeline],
+        "repair_ms": one.repair_ms,
+        "handoffs": one.handoffs,
+        "in_flight": one.in_flight,
+        "unfinished": one.unfinished,
+        "longest_stall_wall_ms": one.longest_stall_wall_ms,
+        "median_stall_wall_ms": one.median_stall_wall_ms,
+        "lost_packets": one.lost_packets,
+    }
+
+
+def _print(label: str, one: Failover, valid: bool) -> None:
+    out.rule(label if valid else f"{label}: INVALID, see fidelity.json")
+    table = Table("wall ms", "model s", "what")
+    for moment in one.timeline:
+        table.add_row(f"{moment.wall_ms:,.1f}", f"{moment.model_s:.2f}", moment.text)
+    out.print(table)
+    out.print(
+        f"{one.handoffs} handoffs, {one.in_flight} on their way at the failure, {one.unfinished} lost. Those on their"
+        f" way took {one.median_stall_wall_ms:,.0f} wall ms longer than alone in the median,"
+        f" {one.longest_stall_wall_ms:,.0f} at most (queues included).\nPackets: {one.lost_packets}.",
+        highlight=False,
+    )
