@@ -26,12 +26,15 @@ class Moment:
 
 @dataclass(frozen=True)
 class Failover:
-    """`timeline` in order; repairs as (ms from the report of the failure to the last barrier)."""
+    """`timeline` in order; repairs as ms from the report of the failure to the last barrier. `in_flight` handoffs were on
+    their way when a fault began, `lost` of them never ended; `unfinished` counts those that the end of the run cut off
+    too."""
 
     timeline: tuple[Moment, ...]
     repair_ms: tuple[float, ...]
     handoffs: int
     in_flight: int
+    lost: int
     unfinished: int
     longest_stall_wall_ms: float
     median_stall_wall_ms: float
@@ -69,6 +72,7 @@ def failover(folder: Path) -> Failover:
         repair_ms=tuple(float(event["last_barrier_ms"]) for event in events if event["event"] == "repaired"),
         handoffs=int(numbers.nunique()),
         in_flight=int(numbers[hit].nunique()),
+        lost=int(numbers[hit & ~np.isfinite(done)].nunique()),
         unfinished=int(numbers[~np.isfinite(done)].nunique()),
         longest_stall_wall_ms=float(stall[finished].max()) if finished.any() else 0.0,
         median_stall_wall_ms=float(np.median(stall[finished])) if finished.any() else 0.0,

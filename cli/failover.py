@@ -78,7 +78,7 @@ def run(
         for label, (one, valid) in found.items():
             _print(label, one, valid)
         out.print(f"Runs are in {folder}", highlight=False)
-    raise typer.Exit(int(any(one.unfinished or not valid for one, valid in found.values())))
+    raise typer.Exit(int(any(one.lost or not valid for one, valid in found.values())))
 
 
 def _with_fault(scenario: Scenario, cable: str | None) -> Scenario:
@@ -109,6 +109,7 @@ def _as_json(one: Failover, valid: bool) -> dict[str, object]:
         "repair_ms": one.repair_ms,
         "handoffs": one.handoffs,
         "in_flight": one.in_flight,
+        "lost": one.lost,
         "unfinished": one.unfinished,
         "longest_stall_wall_ms": one.longest_stall_wall_ms,
         "median_stall_wall_ms": one.median_stall_wall_ms,
@@ -123,7 +124,7 @@ def _print(label: str, one: Failover, valid: bool) -> None:
         table.add_row(f"{moment.wall_ms:,.1f}", f"{moment.model_s:.2f}", moment.text)
     out.print(table)
     out.print(
-        f"{one.handoffs} handoffs, {one.in_flight} on their way at the failure, {one.unfinished} lost. Those on their"
+        f"{one.handoffs} handoffs, {one.in_flight} on their way at the failure, {one.lost} lost. Those on their"
         f" way took {one.median_stall_wall_ms:,.0f} wall ms longer than alone in the median,"
         f" {one.longest_stall_wall_ms:,.0f} at most (queues included).\nPackets: {one.lost_packets}.",
         highlight=False,

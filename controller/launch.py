@@ -69,7 +69,9 @@ def serve(plan: Plan, status_path: Path | None, host: str, port: int) -> None:
         from controller import app, sdn  # here, so that bad input is reported before the library is loaded
     except RuntimeError as error:  # sdn.SdnError, which cannot be named when sdn did not load
         raise LaunchError(str(error)) from error
-    app.configure(app.Settings(ruleset, expected, f"{host}:{port}", status_path, plan.repairer(fabric)))
+    repairer = plan.repairer(fabric)
+    repairer.prepare()
+    app.configure(app.Settings(ruleset, expected, f"{host}:{port}", status_path, repairer))
     LOG.info(
         "%s on %s:%d for %s: %d rules for %d switches",
         sdn.VERSION, host, port, fabric.kind, ruleset.rule_count, len(fabric.switches),

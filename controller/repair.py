@@ -108,6 +108,11 @@ class Repairer:
         self._hosts = hosts_by_switch(fabric)
         self._whole = Tables(fabric)
 
+    def prepare(self) -> None:
+        """Do now what the first failure would otherwise wait for."""
+        _ = self._flows_on, self.nothing, self._whole.used
+        self.overlay(Failures(frozenset({self.fabric.links[-1].id})))
+
     @cached_property
     def nothing(self) -> Overlay:
         """No failure."""
