@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import sys
@@ -43,6 +44,15 @@ def _options(
 out = Console(width=None if sys.stdout.isatty() else 132)
 #: Messages are not folded at all: a folded path cannot be copied.
 err = Console(stderr=True, soft_wrap=True)
+
+
+def print_json(data: object) -> None:
+    """JSON on standard output: coloured for a person, plain and fast for a program (a fabric may be 20 MB)."""
+    if out.is_terminal:
+        out.print_json(data=data)
+    else:
+        json.dump(data, sys.stdout, indent=2, ensure_ascii=False)
+        sys.stdout.write("\n")
 
 
 def run() -> None:

@@ -16,7 +16,7 @@ from analysis.console import print_comparison
 from analysis.metrics import summarise
 from analysis.report import write_report
 from cli import options
-from cli.app import err, out
+from cli.app import err, out, print_json
 from cli.progress import RunProgress
 from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
@@ -111,7 +111,7 @@ def compare(
             print_comparison(comparison, out, report)
     if json:
         documents = [comparison.to_json() for comparison in comparisons]
-        out.print_json(data=documents if demo else documents[0])
+        print_json(documents if demo else documents[0])
     elif len(comparisons) > 1:
         _print_summary(comparisons)
     err.print(f"All done in {time.monotonic() - began:.0f} s. Results are in {folder}", highlight=False)

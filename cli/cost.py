@@ -13,7 +13,7 @@ from analysis.cost_comparison import CostComparison, unique_labels
 from analysis.cost_console import print_costs, print_token_costs
 from analysis.token_cost import token_costs
 from cli import options
-from cli.app import out
+from cli.app import out, print_json
 from results.reader import RunFolder
 from scenario.errors import InputError
 from scenario.fabric_spec import fabric_from_text
@@ -80,7 +80,7 @@ def cost(
         with price_errors():
             tokens = token_costs(arms, book, accounting, years, asic)
         if json:
-            out.print_json(data=tokens.to_json())
+            print_json(tokens.to_json())
         else:
             print_token_costs(tokens, out)
         raise typer.Exit(tokens.exit_code)
@@ -89,7 +89,7 @@ def cost(
         costs = tuple(cost_of(fabric, book, accounting, asic) for fabric in fabrics)
     comparison = CostComparison(unique_labels(what), costs, fabrics)
     if json:
-        out.print_json(data=comparison.to_json())
+        print_json(comparison.to_json())
     else:
         print_costs(comparison, out)
 

@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 from cli import options
-from cli.app import out
+from cli.app import out, print_json
 from emulation.capability import probe
 
 
@@ -21,7 +21,7 @@ def doctor(json: options.Json = False) -> None:
     """Probe and print; exit code 3 when an emulation cannot run here."""
     found = probe()
     if json:
-        out.print_json(data=[asdict(item) for item in found])
+        print_json([asdict(item) for item in found])
     else:
         table = Table("", "requirement", "found", "effect when missing", "what to do")
         for item in found:

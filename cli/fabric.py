@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from cli import fabric_export, fabric_import, options
-from cli.app import out
+from cli.app import out, print_json
 from scenario.errors import InputError
 from scenario.fabric_spec import EXAMPLE, fabric_from_text
 from topologies.collisions import PATTERNS, collisions
@@ -40,6 +40,8 @@ verbs = typer.Typer(
     f"FABRIC is KIND[:name=value,...] {EXAMPLE}.",
 )
 
+#: Above so many GPUs path lengths are counted from some of them.
+_ALL_SOURCES = 4096
 #: Above so many switches the table is by tier.
 _LIST_SWITCHES = 48
 
@@ -63,18 +65,21 @@ def show(fabric_text: FabricText = DEFAULT, json: options.Json = False) -> None:
     """Switches, cables, path lengths and the size of the routing tables; --json prints fabric.json."""
     fabric = fabric_from_text(fabric_text)
     if json:
-        out.print_json(data=fabric.to_json())
+        print_json(fabric.to_json())
         return
     _heading(fabric)
     out.print(_switch_table(fabric) if len(fabric.switches) <= _LIST_SWITCHES else _tier_table(fabric))
     cables = Counter((link.tier, link.gbps) for link in fabric.links)
     _line("cables", ", ".join(f"{count:,} {tier} of {gbps:g} Gb/s" for (tier, gbps), count in cables.items()))
-    lengths = path_lengths(fabric)
+    # An odd step, so that the sources are of all ranks and groups.
+    every = 1 if len(fabric.gpus) <= _ALL_SOURCES else len(fabric.gpus) // _ALL_SOURCES * 8 + 1
+    lengths = path_lengths(fabric, every)
     total = sum(lengths.pairs.values())
     _line(
         "switches on a path",
         ", ".join(f"{many} for {100 * count / total:.1f} %" for many, count in sorted(lengths.pairs.items()))
-        + f" of {total:,} ordered GPU pairs; longest {lengths.longest_switches}",
+        + f" of {total:,} ordered GPU pairs{f' (from every {every}th GPU)' if every > 1 else ''};"
+        f" longest {lengths.longest_switches}",
     )
     if lengths.longer:
         own = default_policy(fabric.kind)
@@ -118,7 +123,7 @@ def routes(
             {"prefixes": [str(net) for net in e.prefixes], "ports": e.ports, "switches": e.switches}
             for e in found.entries
         ]
-        out.print_json(data={"switch": switch, "gpu_ports": found.hosts, "entries": rows})
+        print_json({"switch": switch, "gpu_ports": found.hosts, "entries": rows})
         return
     _heading(fabric)
     table = Table("prefixes", "out of ports", "towards")
@@ -158,8 +163,7 @@ def paths(
         return
     found = [(qp, path(fabric, qp, seed, failures=failures, detour=detour)) for qp in pairs]
     if json:
-        out.print_json(
-            data=[
+        print_json([
                 {
                     "src_gpu": qp.src.node,
                     "src_port": qp.src.port,
@@ -211,8 +215,7 @@ def failures(
     listed = list(affected_pairs(fabric, failed, detour=detour)) if list_pairs else []
     alive = no_switch_failed(fabric, switch_failure_rate)
     if json:
-        out.print_json(
-            data={
+        print_json({
                 "down": sorted(failed.links | failed.switches),
                 "detour": detour,
                 "pairs": found.pairs,
@@ -256,8 +259,7 @@ def deadlock(
         raise InputError("--policy", policy, f"{fabric.kind} has {', '.join(allowed)}")
     found = [dependencies(fabric, each, failed) for each in ([policy] if policy else allowed)]
     if json:
-        out.print_json(
-            data=[
+        print_json([
                 {
                     "policy": one.policy,
                     "deadlock_free": one.deadlock_free,
@@ -313,8 +315,7 @@ def collide(
     p1 = float(np.mean([one.p1_percent for one in found]))
     busiest = [max(one.links, key=lambda link: link.flows * found[0].nic_gbps / link.capacity_gbps) for one in found]
     if json:
-        out.print_json(
-            data={
+        print_json({
                 "pattern": pattern,
                 "policy": check_policy(fabric, policy),
                 "queue_pairs": queue_pairs_each,
@@ -453,7 +454,7 @@ def _print_shares(
         found = shares(fabric, src, dst, failures=failures, detour=detour)  # type: ignore[arg-type]
         rows += [(end.node, end.port, fabric.link_at[end.node, end.port].id, part) for end, part in found.items()]
     if json:
-        out.print_json(data=[{"node": n, "port": p, "link": link, "share": part} for n, p, link, part in rows])
+        print_json([{"node": n, "port": p, "link": link, "share": part} for n, p, link, part in rows])
         return
     what = "share of the packets" if policy == "spray" else "possible ways; the switch's own hash picks"
     table = Table("leaves", "port", "cable", what)

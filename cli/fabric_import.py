@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from cli import options
-from cli.app import out
+from cli.app import out, print_json
 from scenario.errors import InputError
 from scenario.fabric_spec import fabric_from_text
 from topologies.compare import Comparison, LinkDifference, compare
@@ -39,7 +39,7 @@ def import_(
     fabric = fabric_from_text(against)
     report = compare(fabric, _read(file))
     if json:
-        out.print_json(data=report.to_json())
+        print_json(report.to_json())
     else:
         _show(report, file, against)
     if not report.equal:

@@ -13,7 +13,7 @@ from rich.table import Table
 from analysis.failover import Failover, failover
 from analysis.metrics import summarise
 from cli import options
-from cli.app import err, out
+from cli.app import err, out, print_json
 from cli.progress import RunProgress
 from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
@@ -73,7 +73,7 @@ def run(
         write_json(place / "summary.json", summarise(RunFolder(place)))
         found[label] = failover(place), RunFolder(place).fidelity()["valid"] is True
     if json:
-        out.print_json(data={label: _as_json(one, valid) for label, (one, valid) in found.items()})
+        print_json({label: _as_json(one, valid) for label, (one, valid) in found.items()})
     else:
         for label, (one, valid) in found.items():
             _print(label, one, valid)

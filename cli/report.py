@@ -12,7 +12,7 @@ from analysis.compare import compare as compare_arms
 from analysis.console import print_comparison
 from analysis.report import write_report
 from cli import options
-from cli.app import out
+from cli.app import out, print_json
 from results.reader import RunFolder
 from scenario.arms import PAIR
 from scenario.errors import InputError
@@ -46,7 +46,7 @@ def report(
     comparison = compare_arms(arms)
     written = write_report(comparison, page or folders[0].resolve().parent / "report.html")
     if json:
-        out.print_json(data=comparison.to_json())
+        print_json(comparison.to_json())
     else:
         print_comparison(comparison, out, written)
     raise typer.Exit(comparison.exit_code)

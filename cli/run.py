@@ -14,7 +14,7 @@ from analysis.console import print_comparison
 from analysis.metrics import summarise
 from analysis.report import write_report
 from cli import options
-from cli.app import err, out
+from cli.app import err, out, print_json
 from cli.progress import RunProgress
 from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
@@ -73,7 +73,7 @@ def run(
     comparison = compare_arms([Arm(settings.name, folder)])
     report = write_report(comparison, folder / "report.html")
     if json:
-        out.print_json(data=comparison.to_json())
+        print_json(comparison.to_json())
     else:
         print_comparison(comparison, out, report)
     raise typer.Exit(comparison.exit_code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from cli.app import out
+from cli.app import print_json
 from scenario.models import Scenario
 
 
@@ -15,4 +15,4 @@ def register(app: typer.Typer) -> None:
 
 def schema() -> None:
     """Print it."""
-    out.print_json(data=Scenario.model_json_schema())
+    print_json(Scenario.model_json_schema())

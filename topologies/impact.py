@@ -22,6 +22,8 @@ from topologies.tables import Mask, Tables
 
 #: GPUs whose rows are worked on at once: 16,384 columns of a few bytes each.
 _ROWS = 512
+#: A distance that no fabric has: not joined.
+_FAR = 200
 
 
 @dataclass(frozen=True)
@@ -118,13 +120,14 @@ def lane_rows(
         yield int(rows[0]), np.stack([*left, fallback], axis=2), inside
 
 
-def pair_rows(fabric: Fabric) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Mask]]:
-    """Blocks of rows of the pair matrix: source GPUs, [row, destination] the GPU whose NIC sends
-    (`paths.sender`), [row, destination] is another GPU of the same server that only NVLink joins."""
+def pair_rows(fabric: Fabric, every: int = 1) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Mask]]:
+    """Blocks of rows of the pair matrix, of each `every`-th source GPU: source GPUs, [row, destination] the GPU whose NIC
+    sends (`paths.sender`), [row, destination] is another GPU of the same server that only NVLink joins."""
     n, per_server = len(fabric.gpus), fabric.gpus_per_server
     everyone = np.arange(n)
-    for first in range(0, n, _ROWS):
-        rows = np.arange(first, min(n, first + _ROWS))
+    sources = np.arange(0, n, every)
+    for first in range(0, len(sources), _ROWS):
+        rows = sources[first : first + _ROWS]
         inside = np.zeros((len(rows), n), dtype=np.bool_)
         source = np.broadcast_to(rows[:, None], (len(rows), n))
         if fabric.kind == "rail_only":  # the GPU of the destination's rank sends
@@ -169,28 +172,30 @@ class PathLengths:
         return sum((switches + 1) * count for switches, count in self.shortest_pairs.items()) / total if total else 0.0
 
 
-def path_lengths(fabric: Fabric) -> PathLengths:
-    """Path lengths of all ordered GPU pairs of the whole fabric; a pair's longest lane counts for the policy."""
+def path_lengths(fabric: Fabric, every: int = 1) -> PathLengths:
+    """Path lengths of all ordered GPU pairs of the whole fabric, or of those from each `every`-th GPU; a pair's longest
+    lane counts for the policy."""
     tables = Tables(fabric)
-    attachment, distance = tables.attachment, tables.distance.astype(np.int64)
+    attachment = tables.attachment
+    distance = np.where(tables.distance < 0, _FAR, tables.distance).astype(np.uint8)
     own, ports = port_pairs(fabric), range(1, attachment.shape[1] + 1)
     everyone = np.arange(len(fabric.gpus))
     by_policy: Counter[int] = Counter()
     shortest: Counter[int] = Counter()
     longer = 0
-    for rows, source, inside in pair_rows(fabric):
+    for rows, source, inside in pair_rows(fabric, every):
         others = ~inside & (rows[:, None] != everyone)
 
-        def cables(a: int, b: int, source: NDArray[np.int64] = source) -> NDArray[np.int64]:
-            found = distance[attachment[source, a - 1], attachment[everyone, b - 1][None, :]]
-            return np.where(found < 0, np.iinfo(np.int64).max // 2, found)
+        def cables(a: int, b: int, source: NDArray[np.int64] = source) -> NDArray[np.uint8]:
+            found: NDArray[np.uint8] = distance[attachment[source, a - 1], attachment[everyone, b - 1][None, :]]
+            return found
 
         lanes = np.max([cables(a, b) for a, b in own], axis=0)
         best = np.min([cables(a, b) for a in ports for b in ports], axis=0)
         longer += int((lanes > best)[others].sum())
         for tally, lengths in ((by_policy, lanes), (shortest, best)):
-            values, counts = np.unique(lengths[others], return_counts=True)
-            tally.update({int(value) + 1: int(count) for value, count in zip(values, counts, strict=True)})
+            counts = np.bincount(lengths[others], minlength=1)
+            tally.update({value + 1: int(count) for value, count in enumerate(counts) if count})
     return PathLengths(dict(by_policy), dict(shortest), longer)
 
 
