@@ -28,8 +28,8 @@ class Moment:
 class Failover:
     """`timeline` in order; repairs as ms from the report of the failure to the last barrier.
 
-    `in_flight` handoffs were on their way when a fault began, `lost` of them never ended; `unfinished` counts those that
-    the end of the run cut off too.
+    `in_flight` handoffs were on their way when a fault began, `lost` of them never ended; `unfinished` counts those
+    that the end of the run cut off too.
     """
 
     timeline: tuple[Moment, ...]

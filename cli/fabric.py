@@ -78,7 +78,7 @@ def show(fabric_text: FabricText = DEFAULT, json: options.Json = False) -> None:
     _line(
         "switches on a path",
         ", ".join(f"{many} for {100 * count / total:.1f} %" for many, count in sorted(lengths.pairs.items()))
-        + f" of {total:,} ordered GPU pairs{f' (from every {every}th GPU)' if every > 1 else ''};"
+        + f" of {total:,} ordered GPU pairs{f' (sources: one GPU in {every})' if every > 1 else ''};"
         f" longest {lengths.longest_switches}",
     )
     if lengths.longer:

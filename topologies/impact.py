@@ -121,8 +121,8 @@ def lane_rows(
 
 
 def pair_rows(fabric: Fabric, every: int = 1) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Mask]]:
-    """Blocks of rows of the pair matrix, of each `every`-th source GPU: source GPUs, [row, destination] the GPU whose NIC
-    sends (`paths.sender`), [row, destination] is another GPU of the same server that only NVLink joins."""
+    """Blocks of rows of the pair matrix, of each `every`-th source GPU: source GPUs, [row, destination] the GPU whose
+    NIC sends (`paths.sender`), [row, destination] is another GPU of the same server that only NVLink joins."""
     n, per_server = len(fabric.gpus), fabric.gpus_per_server
     everyone = np.arange(n)
     sources = np.arange(0, n, every)
