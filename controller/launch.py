@@ -22,6 +22,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from controller import status_socket
 from controller.plan import Plan, PlanError, from_topo, load
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 6653
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             logging.getLogger(library).setLevel(logging.WARNING)
     try:
         plan = from_topo(options.topo) if options.topo else load(options.plan)
-        serve(plan, options.status, options.listen, options.port)
+        serve(plan, options.status, options.listen, options.port, options.socket)
     except PlanError as error:
         print(f"controller: {error}", file=sys.stderr)
         return 2
@@ -56,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
-def serve(plan: Plan, status_path: Path | None, host: str, port: int) -> None:
+def serve(
+    plan: Plan, status_path: Path | None, host: str, port: int, socket_path: Path | None = None
+) -> None:
     """Run the controller in this process until a signal ends it. Raises PlanError, LaunchError."""
     fabric = plan.build()
     expected = plan.expected_switches(fabric)
@@ -65,6 +68,8 @@ def serve(plan: Plan, status_path: Path | None, host: str, port: int) -> None:
     if status_path is not None and not status_path.parent.is_dir():
         raise PlanError("status", str(status_path), "its folder does not exist")
     _end_at_signal()
+    if socket_path is not None and status_path is not None:
+        status_socket.serve(socket_path, status_path)
     try:
         from controller import app, sdn  # here, so that bad input is reported before the library is loaded
     except RuntimeError as error:  # sdn.SdnError, which cannot be named when sdn did not load
@@ -127,6 +132,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--status", type=Path, metavar="FILE", help="where to keep the state of the installation (JSON)"
     )
+    parser.add_argument("--socket", type=Path, metavar="FILE", help="private Unix socket that tells the state")
     parser.add_argument("--listen", default=DEFAULT_HOST, metavar="ADDRESS", help="default %(default)s")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="default %(default)s")
     parser.add_argument("--verbose", action="store_true", help="log the library's messages too")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from controller.plan import FabricPlan, Plan
+from controller.status_socket import NAME as SOCKET_NAME
 from emulation.network import MANAGEMENT_IP, OPENFLOW_PORT
 from scenario.errors import RunError
 from scenario.models import Scenario
@@ -30,8 +31,11 @@ def make_plan(scenario: Scenario, queue_pairs: Iterable[QueuePair]) -> Plan:
 class Controller:
     """The controller's process. `sdn` chooses the library: ryu or os-ken."""
 
-    def __init__(self, plan: Plan, folder: Path, log: IO[bytes], sdn: str | None = None) -> None:
-        """Start it on the management network."""
+    def __init__(
+        self, plan: Plan, folder: Path, log: IO[bytes], sdn: str | None = None, socket_folder: Path | None = None
+    ) -> None:
+        """Start it on the management network; in `socket_folder` a private socket tells its state."""
+        self._socket = socket_folder / SOCKET_NAME if socket_folder else None
         self.status_path = folder / "controller-status.json"
         plan.save(folder / "plan.json")
         environment = dict(os.environ)
@@ -41,6 +45,7 @@ class Controller:
             [
                 *(sys.executable, "-m", "controller.launch", "--plan", str(folder / "plan.json")),
                 *("--status", str(self.status_path), "--listen", MANAGEMENT_IP, "--port", str(OPENFLOW_PORT)),
+                *(("--socket", str(self._socket)) if self._socket else ()),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -78,6 +83,8 @@ class Controller:
             self.process.wait(3)
         except subprocess.TimeoutExpired:
             self.process.kill()
+        if self._socket is not None:
+            self._socket.unlink(missing_ok=True)
 
 
 def _first_error(status: dict[str, object]) -> object:

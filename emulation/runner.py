@@ -154,7 +154,7 @@ class Run:
         )
         plan = make_plan(self.scenario, [*self.queue_pairs, *planned_flows(self.rounds)])
         network.make_management_bridge()
-        controller = Controller(plan, STATE_DIR, self._log("controller"))
+        controller = Controller(plan, STATE_DIR, self._log("controller"), socket_folder=self.folder)
         net = network.build(self.fabric, rates)
         network.start_switches(net)
         status = controller.wait_confirmed()
