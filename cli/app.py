@@ -40,6 +40,11 @@ def _options(
     """What every verb shares."""
 
 
+# A closed descriptor (`>&-`) leaves no stream at all.
+for _name in ("stdout", "stderr"):
+    if getattr(sys, _name) is None:
+        setattr(sys, _name, open(os.devnull, "w"))  # noqa: SIM115
+
 #: Tables are wide; where nobody watches, 80 columns would fold every cell.
 out = Console(width=None if sys.stdout.isatty() else 132)
 #: Messages are not folded at all: a folded path cannot be copied.
@@ -62,17 +67,18 @@ def run() -> None:
     try:
         app(standalone_mode=True)
     except TestbedError as error:
-        err.print(f"[bold red]zcube:[/] {_plain(error)}", highlight=False)
+        _complain(str(error))
         sys.exit(error.exit_code)
     except FabricError as error:
-        err.print(f"[bold red]zcube:[/] fabric.{error}", highlight=False)
+        _complain(f"fabric.{error}")
         sys.exit(2)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        err.print(f"[bold red]zcube:[/] {error.filename or 'a file'}: {error.strerror or error}", highlight=False)
+        hint = "\n  free some space there, or choose another place" if full else ""
+        _complain(f"{error.filename or 'the output'}: {error.strerror or error}{hint}")
         sys.exit(1 if full else 2)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -82,5 +88,7 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def _plain(error: TestbedError) -> str:
-    return str(error).replace("[", r"\[")
+def _complain(text: str) -> None:
+    """One message. No markup in it: it may hold anything that a user typed."""
+    err.print("[bold red]zcube:[/] ", end="")
+    err.print(text, highlight=False, markup=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_text
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,9 +14,11 @@ from rich.table import Table
 
 from cli import options
 from cli.app import out
+from cli.outputs import write_file
 from controller.rules import rules
 from scenario.errors import InputError
 from scenario.fabric_spec import fabric_from_text
+from scenario.text_file import read_bytes
 from topologies.cabling_files import observed_from_text, plan_from_text
 from topologies.cabling_migrate import Migration, RulesOf, migrate
 from topologies.cabling_plan import CablingPlan, plan_cabling
@@ -51,6 +52,7 @@ def plan(
         str | None, typer.Option("--format", help="csv or json; default: the suffix of --out, else csv")
     ] = None,
     room: RoomText = "",
+    force: Annotated[bool, typer.Option("--force", help="replace a plan that is there")] = False,
     json: options.Json = False,
 ) -> None:
     """Racks, lengths, media and labels of every cable.
@@ -64,7 +66,7 @@ def plan(
     as_json = json_text.dumps(made.to_json(), indent=1) + "\n"
     if file is not None:
         chosen = format or ("json" if file.suffix.lower() == ".json" else "csv")
-        _write(file, as_json if chosen == "json" else made.to_csv())
+        write_file(file, as_json if chosen == "json" else made.to_csv(), force=force)
     if json or (file is None and format == "json"):
         typer.echo(as_json, nl=False)
     elif file is None and format == "csv":
@@ -90,8 +92,8 @@ def verify_(
     """
     if sides not in ("auto", "one", "both"):
         raise InputError("--sides", sides, "allowed: auto, one, both")
-    planned = _checked(lambda: plan_from_text(_read(plan_file), plan_file.name))
-    observed = _checked(lambda: observed_from_text(_read(observed_file), observed_file.name))
+    planned = _checked(lambda: plan_from_text(_read("PLAN", plan_file), str(plan_file)))
+    observed = _checked(lambda: observed_from_text(_read("OBSERVED", observed_file), str(observed_file)))
     report = _checked(lambda: verify(planned, observed, sides))  # type: ignore[arg-type]
     if json:
         typer.echo(json_text.dumps(report.to_json(), indent=1))
@@ -223,21 +225,8 @@ def _checked(work: Callable[[], T]) -> T:
         raise InputError(error.parameter, error.value, error.allowed) from error
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise InputError("file", str(path), error.strerror or "cannot be read") from error
-
-
-def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        os.replace(partial, path)
-    except OSError as error:
-        raise InputError("--out", str(path), error.strerror or "cannot be written") from error
+def _read(field: str, path: Path) -> bytes:
+    return read_bytes(path, field, "a cabling table", "docs/cabling.md shows both files")
 
 
 def _say(text: str) -> None:

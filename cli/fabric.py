@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import random
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ from cli import fabric_export, fabric_import, options
 from cli.app import out, print_json
 from scenario.errors import InputError
 from scenario.fabric_spec import EXAMPLE, fabric_from_text
+from scenario.text_file import read_text
 from topologies.collisions import PATTERNS, collisions
 from topologies.deadlock import FAMILIES, dependencies
 from topologies.fabric import Fabric
@@ -345,22 +347,21 @@ def collide(
 
 def _transfers(fabric: Fabric, file: Path) -> list[tuple[str, str]]:
     """The transfers of a CSV file. Raises InputError."""
+    hint = "a CSV file that begins with the line src,dst"
+    text = read_text(file, "--transfers", "a list of transfers", hint)
+    reader = csv.DictReader(io.StringIO(text))
     try:
-        with file.open(encoding="utf-8-sig", newline="") as text:
-            reader = csv.DictReader(text)
-            if not {"src", "dst"} <= set(reader.fieldnames or []):
-                raise InputError("--transfers", str(file), "needs a first line with the columns src,dst")
-            pairs = [
-                (
-                    _gpu(fabric, f"--transfers line {n} src", row["src"] or ""),
-                    _gpu(fabric, f"--transfers line {n} dst", row["dst"] or ""),
-                )
-                for n, row in enumerate(reader, 2)
-            ]
-    except UnicodeDecodeError:
-        raise InputError("--transfers", str(file), "is not UTF-8 text") from None
+        if not {"src", "dst"} <= set(reader.fieldnames or []):
+            raise InputError("--transfers", str(file), "needs a first line with the columns src,dst", hint)
+        pairs = [
+            (
+                _gpu(fabric, f"--transfers line {n} src", row["src"] or ""),
+                _gpu(fabric, f"--transfers line {n} dst", row["dst"] or ""),
+            )
+            for n, row in enumerate(reader, 2)
+        ]
     except csv.Error as error:
-        raise InputError("--transfers", str(file), f"is not CSV: {error}") from None
+        raise InputError("--transfers", str(file), f"is not CSV: {error}", hint) from None
     if not pairs:
         raise InputError("--transfers", str(file), "holds no transfer")
     for n, (src, dst) in enumerate(pairs, 2):

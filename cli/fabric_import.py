@@ -12,12 +12,12 @@ from cli import options
 from cli.app import out, print_json
 from scenario.errors import InputError
 from scenario.fabric_spec import fabric_from_text
+from scenario.text_file import read_text
 from topologies.compare import Comparison, LinkDifference, compare
 from topologies.simai_file import SimaiFileError, SimaiTopology, parse_simai
 
 #: Differing links shown without --json.
 MOST_SHOWN = 10
-LARGEST_FILE_BYTES = 500_000_000
 
 
 def register(verbs: typer.Typer) -> None:
@@ -47,14 +47,9 @@ def import_(
 
 
 def _read(file: Path) -> SimaiTopology:
-    if not file.is_file():
-        raise InputError("FILE", str(file), "is not a file" if file.exists() else "does not exist")
-    if file.stat().st_size > LARGEST_FILE_BYTES:
-        raise InputError("FILE", str(file), f"is larger than {LARGEST_FILE_BYTES // 1_000_000} MB")
+    text = read_text(file, "FILE", "a SimAI topology", "docs/exports.md shows the format")
     try:
-        return parse_simai(file.read_bytes().decode())
-    except UnicodeDecodeError as error:
-        raise InputError("FILE", str(file), f"is not a text file (byte {error.start})") from error
+        return parse_simai(text)
     except SimaiFileError as error:
         raise InputError(f"{file}, line {error.line}", error.found, f"expected {error.expected}") from error
 

@@ -51,6 +51,8 @@ def _replace(path: Path, text: str) -> None:
         os.umask(mask)
         os.chmod(name, 0o666 & ~mask)
         os.replace(name, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(name)
+        if isinstance(error, OSError):  # a full disk does not say which file it was
+            error.filename = error.filename or str(path)
         raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 
 from scenario.errors import InputError
@@ -18,7 +19,9 @@ EXAMPLE = "like zcube:gpus=1024,asic_ports=64 or roft:gpus=1024,asic_ports=64, o
 
 def section_from_text(text: str) -> FabricSection:
     """The fabric section that a text means. Raises InputError naming what is wrong and what is allowed."""
-    kind, _, rest = text.partition(":")
+    if not text.strip():
+        raise InputError("fabric", text, "is empty", f"a fabric is {EXAMPLE}")
+    kind, colon, rest = text.partition(":")
     if kind not in READS:
         if text.endswith((".yaml", ".yml")) or Path(text).exists():
             return load_scenario(Path(text)).fabric
@@ -27,7 +30,7 @@ def section_from_text(text: str) -> FabricSection:
         raise InputError("fabric", text, f"kinds are {', '.join(READS)}", hint)
     allowed = (*COMMON, *sorted(READS[kind]))
     given: dict[str, object] = {"kind": kind}
-    for part in filter(None, rest.split(",")):
+    for part in rest.split(",") if colon else ():
         name, equals, value = part.partition("=")
         name = name.strip().replace("-", "_")
         if not equals or name not in allowed:
@@ -41,11 +44,12 @@ def section_from_text(text: str) -> FabricSection:
         if name in given:
             raise InputError("fabric", text, f"{name} is given twice", "leave one out")
         given[name] = value.strip()
-    for name in set(given) & {"gpus", "gpus_per_server", "asic_ports", "tiers", "levels"}:
-        if str(given[name]).isdecimal():
-            given[name] = int(str(given[name]))
+    for name in set(given) - {"kind", "gpu_gbps", "partial", "equal_cost", "bundle"}:
+        if not re.fullmatch(r"[0-9]{1,9}", str(given[name])):
+            raise InputError(f"fabric.{name}", given[name], "must be a whole number")
+        given[name] = int(str(given[name]))
     # k = R is what one ASIC carries at 1:1, so a k alone says which ASIC is meant.
-    if kind == "zcube" and "asic_ports" not in given and "gpus_per_switch" in given:
+    if kind == "zcube" and "asic_ports" not in given and given.get("gpus_per_switch"):
         given["asic_ports"] = given["gpus_per_switch"]
     return check_scenario({"fabric": given}).fabric
 

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from scenario.errors import InputError
+from scenario.text_file import read_text
 
 #: More than any scenario or price book could need.
 MAX_BYTES = 1_000_000
@@ -35,16 +36,7 @@ class _PlainLoader(yaml.SafeLoader):
 def read_mapping(path: Path, field: str, what: str, hint: str) -> dict[Any, Any]:
     """The mapping in a file; empty for an empty file. `field` names it in errors, `what` says what it should be
     ("scenario"), `hint` where to find an example. Raises InputError."""
-    try:
-        if path.exists() and not path.is_file():
-            raise InputError(field, str(path), "is not a regular file")
-        if path.exists() and path.stat().st_size > MAX_BYTES:
-            raise InputError(field, str(path), f"is larger than {MAX_BYTES:,} bytes: not a {what}")
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(field, str(path), "is not UTF-8 text", hint) from None
-    except OSError as error:
-        raise InputError(field, str(path), error.strerror or "cannot be read", hint) from None
+    text = read_text(path, field, f"a {what}", hint, MAX_BYTES)
     return parse_mapping(text, str(path), field, hint)
 
 

@@ -234,7 +234,8 @@ def check_policy(fabric: Fabric, policy: str | None) -> str:
 
 
 def shortest_port_pairs(fabric: Fabric, src_gpu: str, dst_gpu: str) -> tuple[tuple[int, int], ...]:
-    """The port pairs of fewest switches; each port of either end once, crosswise before others."""
+    """The port pairs of fewest switches, of the kind's own and of those within one switch; each port of either end
+    once, crosswise before others. (Others that cross switches have no rules: `path` refuses them.)"""
     routes = routes_of(fabric)
     ports = range(1, len(fabric.gpus[0].ports) + 1)
     preferred = port_pairs(fabric)
@@ -242,7 +243,7 @@ def shortest_port_pairs(fabric: Fabric, src_gpu: str, dst_gpu: str) -> tuple[tup
     for pair in (*preferred, *((a, b) for a in ports for b in ports)):
         here, there = (fabric.attachment[gpu, port].node for gpu, port in zip((src_gpu, dst_gpu), pair, strict=True))
         distance = routes.distances_to(there).get(here)
-        if distance is not None:
+        if distance is not None and (pair in preferred or distance == 0):
             length[pair] = distance
     fewest = min(length.values(), default=0)
     chosen: list[tuple[int, int]] = []

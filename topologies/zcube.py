@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from topologies.addresses import gpu_ip, gpu_mac
 from topologies.fabric import Builder, End, Fabric, FabricError, Gpu, Port, port_name, server_of
+from topologies.fitting import asic_hint
 
 #: What m links of a pair are: a member by destination, a member by hash, or one link of m times the rate.
 BUNDLES = ("destination", "hashed", "trunk")
@@ -55,7 +56,8 @@ def zcube(
         raise FabricError("bundle", bundle, f"must be one of {', '.join(BUNDLES)}")
     n, k = gpus, gpus_per_switch
     fits = fitting_gpu_counts(n, k, gpus_per_server)
-    hint = f"with gpus_per_switch = {k} and {gpus_per_server} GPUs a server these fit 1:1: {fits or 'none'}"
+    carriers = asic_hint(n, lambda ports: n % ports == 0 and ports * ports % n == 0 and n % gpus_per_server == 0)
+    hint = f"with gpus_per_switch = {k} and {gpus_per_server} GPUs a server these fit 1:1: {fits or 'none'}; {carriers}"
     if n % k:
         raise FabricError("gpus", n, f"must be a multiple of gpus_per_switch; {hint}")
     if n % gpus_per_server:
