@@ -167,7 +167,7 @@ def _csv_rows(text: str, name: str, columns: Mapping[str, tuple[str, ...]], othe
             if not any(cell.strip() for cell in cells) or cells[0].startswith("#"):
                 continue
             where = f"{name} line {start + 1 + reader.line_num}"
-            if len(cells) < width:
+            if len(cells) < (len(header) if columns is PLAN_COLUMNS else width):  # a plan that is cut off
                 shown = delimiter.join(cells)[:60]
                 raise FabricError(where, shown, f"has {len(cells)} columns, the header has {len(header)}")
             yield _Row(where, {column: cells[index] for column, index in chosen.items()})
