@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             logging.getLogger(library).setLevel(logging.WARNING)
     try:
         plan = from_topo(options.topo) if options.topo else load(options.plan)
-        serve(plan, options.status, options.listen, options.port)
+        serve(plan, options.status, options.listen, options.port, options.cabling)
     except PlanError as error:
         print(f"controller: {error}", file=sys.stderr)
         return 2
@@ -56,14 +56,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
-def serve(plan: Plan, status_path: Path | None, host: str, port: int) -> None:
-    """Run the controller in this process until a signal ends it. Raises PlanError, LaunchError."""
+def serve(plan: Plan, status_path: Path | None, host: str, port: int, cabling_path: Path | None = None) -> None:
+    """Run the controller in this process until a signal ends it. Raises PlanError, LaunchError.
+
+    With `cabling_path` it also finds out which port hangs on which: see `controller.discovery`.
+    """
     fabric = plan.build()
     expected = plan.expected_switches(fabric)
     ruleset = plan.rules(fabric)
     check_port(host, port)
-    if status_path is not None and not status_path.parent.is_dir():
-        raise PlanError("status", str(status_path), "its folder does not exist")
+    for name, path in (("status", status_path), ("cabling", cabling_path)):
+        if path is not None and not path.parent.is_dir():
+            raise PlanError(name, str(path), "its folder does not exist")
     _end_at_signal()
     try:
         from controller import app, sdn  # here, so that bad input is reported before the library is loaded
@@ -72,11 +76,17 @@ def serve(plan: Plan, status_path: Path | None, host: str, port: int) -> None:
     repairer = plan.repairer(fabric)
     repairer.prepare()
     app.configure(app.Settings(ruleset, expected, f"{host}:{port}", status_path, repairer))
+    apps = [app.__name__]
+    if cabling_path is not None:
+        from controller import discovery
+
+        discovery.configure(cabling_path)
+        apps.append(discovery.__name__)
     LOG.info(
         "%s on %s:%d for %s: %d rules for %d switches",
         sdn.VERSION, host, port, fabric.kind, ruleset.rule_count, len(fabric.switches),
     )  # fmt: skip
-    sdn.run([app.__name__], host, port)
+    sdn.run(apps, host, port)
 
 
 def check_port(host: str, port: int) -> None:
@@ -126,6 +136,9 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument("--topo", metavar="TOPO", help="as for mn: zcube,GPUS,GPUS_PER_SWITCH or roft,GPUS,ASIC_PORTS")
     parser.add_argument(
         "--status", type=Path, metavar="FILE", help="where to keep the state of the installation (JSON)"
+    )
+    parser.add_argument(
+        "--cabling", type=Path, metavar="FILE", help="find out by LLDP which port hangs on which, and keep it here (JSON)"
     )
     parser.add_argument("--listen", default=DEFAULT_HOST, metavar="ADDRESS", help="default %(default)s")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="default %(default)s")
