@@ -91,7 +91,7 @@ def verify_(
         ),
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="bring the fabric (KIND[:name=value,...] or a scenario file) up and ask its ports")
+        bool, typer.Option("--live", help="bring up a fabric (KIND[:name=value,...] or scenario file), ask its ports")
     ] = False,
     file: Annotated[
         Path | None, typer.Option("--out", help="with --live: write what was observed (JSON)", show_default=False)

@@ -122,40 +122,38 @@ class DiscoveryApp(sdn.App):
         if not described:
             raise DiscoveryFailed("a switch left, or did not describe its ports")
         announcements = self._announcements()
-        self._send_all({name: [_punt(each)] for name, each in self.switches.items()})
+        self._send_all({name: _serialised(each, [_punt(each)]) for name, each in self.switches.items()})
         self._write("listening")
         self.news_s = time.monotonic()
         while self.neighbours.silent and time.monotonic() - self.news_s < PATIENCE_S:
             self._send_all(announcements)
             self._until(lambda: not self.neighbours.silent, AGAIN_S)
-        self._send_all({name: [_no_punt(each)] for name, each in self.switches.items()})
+        self._send_all(announcements)  # who has been heard by now listens by now, too: GPUs may have begun late
+        self._send_all({name: _serialised(each, [_no_punt(each)]) for name, each in self.switches.items()})
         self._write("done")
 
-    def _announcements(self) -> dict[str, list[Any]]:
-        """A packet-out for every port of every switch; notes the ports on the way."""
-        found: dict[str, list[Any]] = {}
+    def _announcements(self) -> dict[str, bytes]:
+        """For every switch, packet-outs for all of its ports; notes the ports on the way."""
+        found = {}
         for name, datapath in self.switches.items():
+            batch = []
             for port in datapath.ports.values():
                 if not datapath.is_reserved_port(port.port_no):
                     here = Plug(name, port.name.decode())
                     self.interfaces[datapath.id, port.port_no] = here
-                    out = _packet_out(datapath, port.port_no, announcement(here, port.hw_addr))
-                    found.setdefault(name, []).append(out)
+                    batch.append(_packet_out(datapath, port.port_no, announcement(here, port.hw_addr)))
+            found[name] = _serialised(datapath, batch)
         self.neighbours = Neighbours(self.interfaces.values())
         return found
 
-    def _send_all(self, messages: Mapping[str, Iterable[Any]]) -> None:
+    def _send_all(self, messages: Mapping[str, bytes]) -> None:
         """Send each switch its messages and a barrier, and wait until all have answered it."""
-        for name, batch in messages.items():
+        for name, data in messages.items():
             datapath = self.switches[name]
             barrier = datapath.ofproto_parser.OFPBarrierRequest(datapath)
-            data = bytearray()
-            for message in (*batch, barrier):
-                datapath.set_xid(message)
-                message.serialize()
-                data += message.buf
+            batch = data + _serialised(datapath, [barrier])
             self.barriers.add((datapath.id, barrier.xid))
-            datapath.send(bytes(data))
+            datapath.send(batch)
             sdn.hub.sleep(0)
         if not self._until(lambda: not self.barriers, ANSWER_S):
             silent = {dpid for dpid, _ in self.barriers}
@@ -203,6 +201,16 @@ def sender(data: bytes) -> Plug | None:
         return Plug(chassis.chassis_id.decode(), port.port_id.decode())
     except UnicodeDecodeError:
         return None
+
+
+def _serialised(datapath: Any, messages: Iterable[Any]) -> bytes:
+    """Messages as they go to a switch, one after the other."""
+    data = bytearray()
+    for message in messages:
+        datapath.set_xid(message)
+        message.serialize()
+        data += message.buf
+    return bytes(data)
 
 
 def _punt(datapath: Any) -> Any:

@@ -138,7 +138,7 @@ def _parser() -> argparse.ArgumentParser:
         "--status", type=Path, metavar="FILE", help="where to keep the state of the installation (JSON)"
     )
     parser.add_argument(
-        "--cabling", type=Path, metavar="FILE", help="find out by LLDP which port hangs on which, and keep it here (JSON)"
+        "--cabling", type=Path, metavar="FILE", help="discover by LLDP which port hangs on which; kept here (JSON)"
     )
     parser.add_argument("--listen", default=DEFAULT_HOST, metavar="ADDRESS", help="default %(default)s")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="default %(default)s")

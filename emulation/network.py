@@ -191,7 +191,8 @@ def _make_cables(network: EmulatedNetwork) -> None:
             network.net[link.a.node], network.net[link.b.node], port1=link.a.port, port2=link.b.port, intf=QuietIntf
         )
     for end in unplugged:
-        QuietIntf(network.fabric.port(end.node, end.port).name, node=network.net[end.node], port=end.port)
+        name, node = network.fabric.port(end.node, end.port).name, network.net[end.node]
+        QuietIntf(name, node=node, port=end.port, moveIntfFn=lambda *_, **__: True)  # it is there already
 
 
 def _make_management_network(network: EmulatedNetwork) -> None:

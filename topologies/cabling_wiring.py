@@ -35,14 +35,19 @@ class Wiring:
         self._move({plugs[0]: plugs[1], plugs[1]: plugs[0]})
 
     def move(self, cable: str, to: str) -> None:
-        """Put one plug of a cable into a port that is free: the named one, else the one on the device of `to`."""
+        """Put one plug of a cable into a free port: the named one, or the one on the device of `to`, or on its like."""
         ends = self._ends[self._cable("cable", cable)]
         target = self._end("to", to)
         if target in self._cable_at:
             taken = self._cable_at[target]
             raise FabricError("to", to, f"is taken by {taken}: use kind swap, or make that one missing first")
-        here = [end for end in ends if cable == port_name(end)] or [end for end in ends if end.node == target.node]
-        if not here:
+        switches = self.plan.switch_by_name
+        here = (
+            [end for end in ends if cable == port_name(end)]
+            or [end for end in ends if end.node == target.node]
+            or [end for end in ends if (end.node in switches) == (target.node in switches)]
+        )
+        if len(here) != 1:
             names = " or ".join(port_name(end) for end in ends)
             raise FabricError("cable", cable, f"say which plug goes to {target.node}: {names}")
         self._move({here[0]: target})
@@ -90,8 +95,13 @@ class Wiring:
             return name
         if "--" not in name:
             return self._cable_at[self._plug(argument, name)]
-        near = difflib.get_close_matches(name, self._ends, 1)
-        raise FabricError(argument, name, "is no cable" + (f"; the nearest is {near[0]}" if near else ""))
+        near = [self._cable_at[end] for end in map(self._known, name.split("--")) if end in self._cable_at]
+        near = list(dict.fromkeys(near)) or difflib.get_close_matches(name, self._ends, 1)
+        raise FabricError(argument, name, "is no cable" + (f"; there is {' and '.join(near)}" if near else ""))
+
+    def _known(self, name: str) -> End | None:
+        parsed = _INTERFACE.fullmatch(name)
+        return End(parsed[1], int(parsed[2])) if parsed else None
 
     def _end(self, argument: str, name: str) -> End:
         """The port of that interface name, which may be a free one."""
