@@ -38,16 +38,19 @@ class Neighbours:
 
     def rows(self) -> list[Row]:
         """One row per port and neighbour, by device and port."""
-        return [
-            {
-                "local_device": port.device,
-                "local_port": port.port,
-                "remote_device": far.device if far else None,
-                "remote_port": far.port if far else None,
-            }
-            for port in sorted(self._heard, key=natural)
-            for far in sorted(self._heard[port], key=natural) or [None]
-        ]
+        found: list[Row] = []
+        for port in sorted(self._heard, key=natural):
+            ends: list[Plug | None] = [*sorted(self._heard[port], key=natural)]
+            for far in ends or [None]:
+                found.append(
+                    {
+                        "local_device": port.device,
+                        "local_port": port.port,
+                        "remote_device": far.device if far else None,
+                        "remote_port": far.port if far else None,
+                    }
+                )
+        return found
 
 
 def document(rows: Iterable[Row]) -> dict[str, object]:
