@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_text
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,12 +16,17 @@ from rich.table import Table
 from cli import options
 from cli.app import out
 from cli.outputs import write_file
+from cli.progress import RunProgress
 from controller.rules import rules
+from emulation.launch import observe_cabling
+from emulation.scaling import require_emulated
 from scenario.errors import InputError
-from scenario.fabric_spec import fabric_from_text
+from scenario.fabric_spec import fabric_from_text, scenario_from_text
 from scenario.text_file import read_bytes
+from topologies.build import build
 from topologies.cabling_files import observed_from_text, plan_from_text
 from topologies.cabling_migrate import Migration, RulesOf, migrate
+from topologies.cabling_model import Report, planned_cables
 from topologies.cabling_plan import CablingPlan, plan_cabling
 from topologies.cabling_room import Room, room_from_text
 from topologies.cabling_verify import verify
@@ -77,10 +83,21 @@ def plan(
 
 @verbs.command("verify")
 def verify_(
-    plan_file: Annotated[Path, typer.Argument(metavar="PLAN", help="what `zcube cabling plan` wrote (CSV or JSON)")],
-    observed_file: Annotated[
-        Path, typer.Argument(metavar="OBSERVED", help="local device, local port, remote device, remote port")
+    plan_text: Annotated[
+        str, typer.Argument(metavar="PLAN", help="what `zcube cabling plan` wrote (CSV or JSON); with --live a fabric")
     ],
+    observed_file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="OBSERVED", help="local device, local port, remote device, remote port", show_default=False
+        ),
+    ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="bring up a fabric (KIND[:name=value,...] or scenario file), ask its ports")
+    ] = False,
+    file: Annotated[
+        Path | None, typer.Option("--out", help="with --live: write what was observed (JSON)", show_default=False)
+    ] = None,
     sides: Annotated[
         str, typer.Option(help="whether OBSERVED has cables from one end or both: auto, one, both")
     ] = "auto",
@@ -88,33 +105,43 @@ def verify_(
 ) -> None:
     """Hold LLDP neighbours (CSV or JSON) against a plan: 0 equal, 1 with faults, 2 bad files.
 
-    Example: .venv/bin/zcube cabling verify plan.csv lldp.csv
+    Examples: .venv/bin/zcube cabling verify plan.csv lldp.csv
+
+    sudo .venv/bin/zcube cabling verify --live zcube:gpus=16,gpus_per_switch=4
     """
     if sides not in ("auto", "one", "both"):
         raise InputError("--sides", sides, "allowed: auto, one, both")
-    planned = _checked(lambda: plan_from_text(_read("PLAN", plan_file), str(plan_file)))
-    observed = _checked(lambda: observed_from_text(_read("OBSERVED", observed_file), str(observed_file)))
-    report = _checked(lambda: verify(planned, observed, sides))  # type: ignore[arg-type]
+    if live:
+        if observed_file is not None:
+            raise InputError("OBSERVED", str(observed_file), "cannot be given with --live, which observes itself")
+        report = _verify_live(plan_text, file, "both" if sides == "auto" else sides)
+    else:
+        if observed_file is None:
+            raise InputError("OBSERVED", None, "is needed", "zcube cabling verify PLAN OBSERVED, or --live FABRIC")
+        if file is not None:
+            raise InputError("--out", str(file), "is for --live only")
+        plan_file = Path(plan_text)
+        planned = _checked(lambda: plan_from_text(_read("PLAN", plan_file), str(plan_file)))
+        observed = _checked(lambda: observed_from_text(_read("OBSERVED", observed_file), str(observed_file)))
+        report = _checked(lambda: verify(planned, observed, sides))  # type: ignore[arg-type]
     if json:
         typer.echo(json_text.dumps(report.to_json(), indent=1))
     else:
-        for note in report.notes:
-            out.print(f"note: {escape(note)}", highlight=False)
-        if report.unknown_devices:
-            _say(f"not in the plan: {_some(report.unknown_devices)}")
-        if report.unknown_ports:
-            _say(f"ports without a cable in the plan: {_some([str(plug) for plug in report.unknown_ports])}")
-        if report.faults:
-            table = Table("fault", "cables", "seen", "fix")
-            for fault in report.faults[:SHOWN]:
-                kind, cables = fault.kind.replace("_", " "), _some(fault.cables)
-                table.add_row(kind, escape(cables), escape(fault.seen), escape(fault.fix))
-            out.print(table)
-            _say_more(len(report.faults), "faults")
-        counts = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in report.counts().items())
-        _say(f"{report.agreeing} of {report.planned} cables as planned; {counts or 'no fault'}")
+        _show_report(report)
     if not report.clean:
         raise typer.Exit(1)
+
+
+def _verify_live(text: str, file: Path | None, sides: str) -> Report:
+    """Bring the fabric up, and hold what its ports say against its plan."""
+    scenario = scenario_from_text(text)
+    require_emulated(scenario)
+    fabric = build(scenario.fabric)
+    with tempfile.TemporaryDirectory(prefix="zcube-cabling-") as folder, RunProgress(fabric.kind) as progress:
+        observed = observe_cabling(Path(folder), scenario, progress).read_bytes()
+    if file is not None:
+        write_file(file, observed.decode(), force=True)
+    return verify(planned_cables(fabric), observed_from_text(observed, "the running fabric"), sides)  # type: ignore[arg-type]
 
 
 @verbs.command("migrate")
@@ -149,6 +176,24 @@ def _rules_of(fabrics: tuple[Fabric, ...]) -> RulesOf | None:
     except (FabricError, LookupError, ValueError):
         return None
     return lambda fabric: found[id(fabric)]
+
+
+def _show_report(report: Report) -> None:
+    for note in report.notes:
+        out.print(f"note: {escape(note)}", highlight=False)
+    if report.unknown_devices:
+        _say(f"not in the plan: {_some(report.unknown_devices)}")
+    if report.unknown_ports:
+        _say(f"ports without a cable in the plan: {_some([str(plug) for plug in report.unknown_ports])}")
+    if report.faults:
+        table = Table("fault", "cables", "seen", "fix")
+        for fault in report.faults[:SHOWN]:
+            kind, cables = fault.kind.replace("_", " "), _some(fault.cables)
+            table.add_row(kind, escape(cables), escape(fault.seen), escape(fault.fix))
+        out.print(table)
+        _say_more(len(report.faults), "faults")
+    counts = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in report.counts().items())
+    _say(f"{report.agreeing} of {report.planned} cables as planned; {counts or 'no fault'}")
 
 
 def _show_plan(made: CablingPlan, file: Path | None) -> None:

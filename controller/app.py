@@ -65,10 +65,19 @@ def configure(settings: Settings) -> None:
     _settings = settings
 
 
+class EventRulesConfirmed(sdn.EventBase):
+    """Every expected switch has confirmed its rules; `datapaths` are the connected ones by name."""
+
+    def __init__(self, datapaths: dict[str, Any]) -> None:
+        super().__init__()
+        self.datapaths = datapaths
+
+
 class FabricApp(sdn.App):
     """One instance serves all switches. Its handlers run one after the other."""
 
     OFP_VERSIONS = [sdn.ofproto_v1_3.OFP_VERSION]  # noqa: RUF012  the library's interface
+    _EVENTS = [EventRulesConfirmed]  # noqa: RUF012
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -220,6 +229,8 @@ class FabricApp(sdn.App):
             name, switch.rules_sent, switch.groups_sent, switch.wall_ms,
             self.board.confirmed, self.board.expected,
         )  # fmt: skip
+        if self.board.state == "confirmed":
+            self.send_event_to_observers(EventRulesConfirmed(dict(self.live)))
 
     @sdn.set_ev_cls(sdn.ofp_event.EventOFPErrorMsg, _ANY_STATE)
     def on_error(self, event: Any) -> None:

@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             logging.getLogger(library).setLevel(logging.WARNING)
     try:
         plan = from_topo(options.topo) if options.topo else load(options.plan)
-        serve(plan, options.status, options.listen, options.port, options.socket)
+        serve(plan, options.status, options.listen, options.port, options.socket, options.cabling)
     except PlanError as error:
         print(f"controller: {error}", file=sys.stderr)
         return 2
@@ -58,15 +58,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def serve(
-    plan: Plan, status_path: Path | None, host: str, port: int, socket_path: Path | None = None
+    plan: Plan,
+    status_path: Path | None,
+    host: str,
+    port: int,
+    socket_path: Path | None = None,
+    cabling_path: Path | None = None,
 ) -> None:
-    """Run the controller in this process until a signal ends it. Raises PlanError, LaunchError."""
+    """Run the controller in this process until a signal ends it. Raises PlanError, LaunchError.
+
+    With `cabling_path` it also finds out which port hangs on which: see `controller.discovery`; with `socket_path` it
+    tells its state there.
+    """
     fabric = plan.build()
     expected = plan.expected_switches(fabric)
     ruleset = plan.rules(fabric)
     check_port(host, port)
-    if status_path is not None and not status_path.parent.is_dir():
-        raise PlanError("status", str(status_path), "its folder does not exist")
+    for name, path in (("status", status_path), ("cabling", cabling_path)):
+        if path is not None and not path.parent.is_dir():
+            raise PlanError(name, str(path), "its folder does not exist")
     _end_at_signal()
     if socket_path is not None and status_path is not None:
         status_socket.serve(socket_path, status_path)
@@ -77,11 +87,17 @@ def serve(
     repairer = plan.repairer(fabric)
     repairer.prepare()
     app.configure(app.Settings(ruleset, expected, f"{host}:{port}", status_path, repairer))
+    apps = [app.__name__]
+    if cabling_path is not None:
+        from controller import discovery
+
+        discovery.configure(cabling_path)
+        apps.append(discovery.__name__)
     LOG.info(
         "%s on %s:%d for %s: %d rules for %d switches",
         sdn.VERSION, host, port, fabric.kind, ruleset.rule_count, len(fabric.switches),
     )  # fmt: skip
-    sdn.run([app.__name__], host, port)
+    sdn.run(apps, host, port)
 
 
 def check_port(host: str, port: int) -> None:
@@ -133,6 +149,9 @@ def _parser() -> argparse.ArgumentParser:
         "--status", type=Path, metavar="FILE", help="where to keep the state of the installation (JSON)"
     )
     parser.add_argument("--socket", type=Path, metavar="FILE", help="private Unix socket that tells the state")
+    parser.add_argument(
+        "--cabling", type=Path, metavar="FILE", help="discover by LLDP which port hangs on which; kept here (JSON)"
+    )
     parser.add_argument("--listen", default=DEFAULT_HOST, metavar="ADDRESS", help="default %(default)s")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="default %(default)s")
     parser.add_argument("--verbose", action="store_true", help="log the library's messages too")

@@ -43,6 +43,11 @@ def _module(name: str) -> Any:
         raise SdnError(f"{NAME} cannot be imported ({error}); set up with: bash vagrant/setup.sh") from error
 
 
+def library(name: str) -> Any:
+    """A further module of the library, such as lib.packet.lldp, for applications that need it."""
+    return _module(f"{PACKAGE}.{name}")
+
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # eventlet says that it is deprecated; Ryu has no other hub
     # Ryu's web service imports this name, which current eventlet no longer has; nothing here serves HTTP.
@@ -60,6 +65,8 @@ cfg = _module(f"{PACKAGE}.cfg")
 VERSION = f"{NAME} {version(NAME)}"
 #: Base class of an application.
 App: Any = app_manager.RyuApp if NAME == "ryu" else app_manager.OSKenApp
+#: Base class of an event between applications.
+EventBase: Any = _module(f"{PACKAGE}.controller.event").EventBase
 set_ev_cls = handler.set_ev_cls
 HANDSHAKE_DISPATCHER = handler.HANDSHAKE_DISPATCHER
 CONFIG_DISPATCHER = handler.CONFIG_DISPATCHER

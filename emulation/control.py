@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from controller.plan import FabricPlan, Plan
 from controller.status_socket import NAME as SOCKET_NAME
@@ -29,14 +29,22 @@ def make_plan(scenario: Scenario, queue_pairs: Iterable[QueuePair]) -> Plan:
 
 
 class Controller:
-    """The controller's process. `sdn` chooses the library: ryu or os-ken."""
+    """The controller's process. `sdn` chooses the library: ryu or os-ken; `discover`: it asks for the cabling too."""
 
     def __init__(
-        self, plan: Plan, folder: Path, log: IO[bytes], sdn: str | None = None, socket_folder: Path | None = None
+        self,
+        plan: Plan,
+        folder: Path,
+        log: IO[bytes],
+        sdn: str | None = None,
+        *,
+        discover: bool = False,
+        socket_folder: Path | None = None,
     ) -> None:
         """Start it on the management network; in `socket_folder` a private socket tells its state."""
         self._socket = socket_folder / SOCKET_NAME if socket_folder else None
         self.status_path = folder / "controller-status.json"
+        self._cabling_path = folder / "controller-cabling.json"
         plan.save(folder / "plan.json")
         environment = dict(os.environ)
         if sdn is not None:
@@ -46,6 +54,7 @@ class Controller:
                 *(sys.executable, "-m", "controller.launch", "--plan", str(folder / "plan.json")),
                 *("--status", str(self.status_path), "--listen", MANAGEMENT_IP, "--port", str(OPENFLOW_PORT)),
                 *(("--socket", str(self._socket)) if self._socket else ()),
+                *(("--cabling", str(self._cabling_path)) if discover else ()),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -75,6 +84,18 @@ class Controller:
             if time.monotonic() > deadline:
                 raise RunError(f"the switches did not confirm their rules within {timeout_s:.0f} s: {status}")
             time.sleep(0.02)
+
+    def cabling(self) -> dict[str, Any]:
+        """What its discovery of the cabling has come to; see `controller.discovery`. Raises RunError when it failed."""
+        if self.process.poll() is not None:
+            raise RunError(f"the controller ended with status {self.process.returncode}; see controller.log")
+        try:
+            found: dict[str, Any] = json.loads(self._cabling_path.read_text())
+        except FileNotFoundError:
+            return {"state": "starting"}
+        if found["state"] == "failed":
+            raise RunError(f"the controller cannot discover the cabling: {found['error']}")
+        return found
 
     def close(self) -> None:
         """End it."""

@@ -59,6 +59,18 @@ def run(folder: Path, scenario: Scenario, budget_hops_per_s: float, progress: Pr
     return Ended(code, time.monotonic() - began)
 
 
+def observe_cabling(folder: Path, scenario: Scenario, progress: Progress) -> Path:
+    """Bring the scenario's fabric up without traffic and write who hangs on whom into `folder`; returns that file.
+
+    Raises RunError, MachineError or KeyboardInterrupt.
+    """
+    require_machine()
+    new_run_folder(folder, scenario)
+    if sandboxed(["-m", "emulation.cabling", str(folder.resolve())], folder, progress):
+        raise KeyboardInterrupt
+    return folder / "cabling.json"
+
+
 def sandboxed(argv: list[str], folder: Path, progress: Progress) -> int:
     """Run Python with `argv` in a sandbox; its JSON lines go to `progress`. Returns 0 or 130, raises else."""
     failure = ""

@@ -20,7 +20,7 @@ from emulation.netns import Batch, inside, write_sysctls
 from emulation.ovs import NamespacedOvs
 from emulation.shaping import PortShape
 from topologies.addresses import RANGE_OF_PORT
-from topologies.fabric import Fabric, Gpu
+from topologies.fabric import End, Fabric, Gpu
 from topologies.paths import port_pairs
 
 MANAGEMENT_IP = "100.64.0.1"
@@ -177,11 +177,22 @@ def _make_cables(network: EmulatedNetwork) -> None:
             f"link add {a} netns {network.node_pid(link.a.node)} mtu {mtu} {queues}"
             f" type veth peer name {b} netns {network.node_pid(link.b.node)} mtu {mtu} {queues}"
         )
+    unplugged = [End(o.name, p.number) for o in network.fabric.nodes for p in o.ports]
+    unplugged = [end for end in unplugged if (end.node, end.port) not in network.fabric.link_at]
+    for number, end in enumerate(unplugged, 1):
+        # The other end stays down in the sandbox's own namespace: the port is there and has no carrier.
+        name = network.fabric.port(end.node, end.port).name
+        lines.append(
+            f"link add {name} netns {network.node_pid(end.node)} mtu {mtu} {queues} type veth peer name u{number}"
+        )
     subprocess.run(["ip", "-batch", "-"], input="\n".join(lines), text=True, check=True, capture_output=True)
     for link in network.fabric.links:
         network.net.addLink(
             network.net[link.a.node], network.net[link.b.node], port1=link.a.port, port2=link.b.port, intf=QuietIntf
         )
+    for end in unplugged:
+        name, node = network.fabric.port(end.node, end.port).name, network.net[end.node]
+        QuietIntf(name, node=node, port=end.port, moveIntfFn=lambda *_, **__: True)  # it is there already
 
 
 def _make_management_network(network: EmulatedNetwork) -> None:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from emulation import fidelity, meta, network, sockbuf, transfers
+from emulation import cabling, fidelity, meta, network, sockbuf, transfers
 from emulation.agents import AgentPool
 from emulation.control import Controller, make_plan
 from emulation.faults import FaultPlayer, links_of
@@ -38,6 +38,7 @@ from results.writer import EventLog, open_log, write_json, write_table, write_te
 from scenario.errors import RunError, TestbedError
 from scenario.models import Scenario
 from scenario.scale import ACK_SHARE, Scale
+from scenario.wiring import as_wired
 from topologies.build import build
 from topologies.paths import queue_pairs
 from traffic.budget import Demand, demand
@@ -154,8 +155,8 @@ class Run:
         )
         plan = make_plan(self.scenario, [*self.queue_pairs, *planned_flows(self.rounds)])
         network.make_management_bridge()
-        controller = Controller(plan, STATE_DIR, self._log("controller"), socket_folder=self.folder)
-        net = network.build(self.fabric, rates)
+        controller = Controller(plan, STATE_DIR, self._log("controller"), discover=True, socket_folder=self.folder)
+        net = network.build(as_wired(self.scenario.faults, self.fabric), rates)
         network.start_switches(net)
         status = controller.wait_confirmed()
         net.bringup_wall_s["all rules confirmed"] = time.monotonic() - began
@@ -165,6 +166,8 @@ class Run:
         from controller.ruleset import rules_json
 
         write_json(self.folder / "rules.json", rules_json(plan.rules(self.fabric)))
+        self._step("verifying the cabling")
+        self.cabling = cabling.require_planned(net, self.fabric, controller, self.folder)
         self._first_packets(net)
         return net, controller
 
@@ -325,6 +328,7 @@ class Run:
                     controller=controller.status(),
                 ),
                 "interrupted": self.stop_asked,
+                "cabling": self.cabling,
             },
         )
 

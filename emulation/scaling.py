@@ -27,14 +27,20 @@ MAX_DILATION = 1000.0
 TYPICAL_BUDGET_HOPS_PER_S = 12_000.0
 
 
+def require_emulated(scenario: Scenario) -> None:
+    """Raise InputError for a kind of fabric that has no emulation."""
+    kind = scenario.fabric.kind
+    if kind in NOT_EMULATED:
+        raise InputError(
+            "fabric.kind", kind, f"is not emulated: {NOT_EMULATED[kind]}",
+            "`zcube fabric`, `zcube cost` and `zcube cabling` cover it",
+        )  # fmt: skip
+
+
 def resolve(arms: Mapping[str, Scenario], budget_hops_per_s: float) -> dict[str, Scenario]:
     """The same scenarios with `scale` filled in; what a scenario sets itself stays. Raises InputError."""
     for arm in arms.values():
-        if arm.fabric.kind in NOT_EMULATED:
-            raise InputError(
-                "fabric.kind", arm.fabric.kind, f"is not emulated: {NOT_EMULATED[arm.fabric.kind]}",
-                "`zcube fabric`, `zcube cost` and `zcube cabling` cover it",
-            )  # fmt: skip
+        require_emulated(arm)
     asks = {label: demand(arm, build(arm.fabric), make_source(arm)) for label, arm in arms.items()}
     one = next(iter(arms.values()))
     chosen = choose_scale(

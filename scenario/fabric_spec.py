@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scenario.errors import InputError
 from scenario.load import check_scenario, load_scenario
-from scenario.models import FabricSection
+from scenario.models import FabricSection, Scenario
 from topologies.build import READS, build
 from topologies.fabric import Fabric
 
@@ -19,12 +19,17 @@ EXAMPLE = "like zcube:gpus=1024,asic_ports=64 or roft:gpus=1024,asic_ports=64, o
 
 def section_from_text(text: str) -> FabricSection:
     """The fabric section that a text means. Raises InputError naming what is wrong and what is allowed."""
+    return scenario_from_text(text).fabric
+
+
+def scenario_from_text(text: str) -> Scenario:
+    """The scenario file, or the default scenario on the fabric that a text means. Raises InputError."""
     if not text.strip():
         raise InputError("fabric", text, "is empty", f"a fabric is {EXAMPLE}")
     kind, colon, rest = text.partition(":")
     if kind not in READS:
         if text.endswith((".yaml", ".yml")) or Path(text).exists():
-            return load_scenario(Path(text)).fabric
+            return load_scenario(Path(text))
         near = difflib.get_close_matches(kind, READS, 1)
         hint = f"did you mean {near[0]}?" if near else f"a fabric is {EXAMPLE}"
         raise InputError("fabric", text, f"kinds are {', '.join(READS)}", hint)
@@ -51,7 +56,7 @@ def section_from_text(text: str) -> FabricSection:
     # k = R is what one ASIC carries at 1:1, so a k alone says which ASIC is meant.
     if kind == "zcube" and "asic_ports" not in given and given.get("gpus_per_switch"):
         given["asic_ports"] = given["gpus_per_switch"]
-    return check_scenario({"fabric": given}).fabric
+    return check_scenario({"fabric": given})
 
 
 def fabric_from_text(text: str) -> Fabric:

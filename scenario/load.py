@@ -11,8 +11,26 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from scenario.errors import InputError
-from scenario.models import Scenario
+from scenario.models import (
+    AzureWorkload,
+    CodingAgentWorkload,
+    MissingFault,
+    Scenario,
+    SwapFault,
+    WrongPortFault,
+)
+from scenario.wiring import as_wired
 from scenario.yaml_file import read_mapping
+from topologies.build import build
+
+#: Value of a section's `kind` -> its model; pydantic names these in the location of an error.
+_TAGGED: Mapping[str, type[BaseModel]] = {
+    "coding_agent": CodingAgentWorkload,
+    "azure": AzureWorkload,
+    "swap": SwapFault,
+    "wrong_port": WrongPortFault,
+    "missing": MissingFault,
+}
 
 
 def load_scenario(path: Path) -> Scenario:
@@ -21,13 +39,19 @@ def load_scenario(path: Path) -> Scenario:
 
 
 def check_scenario(data: Mapping[Any, Any]) -> Scenario:
-    """Scenario from plain data. Raises InputError naming the first thing that is wrong."""
+    """Scenario from plain data. Raises InputError naming the first thing that is wrong.
+
+    Where it has cabling faults, also FabricError for a fabric that cannot be wired: only then is it wired here.
+    """
     try:
-        return Scenario.model_validate(dict(data))
+        scenario = Scenario.model_validate(dict(data))
     except ValidationError as error:
         raise _input_error(error) from None
     except RecursionError:
         raise InputError("scenario", "...", "is nested too deeply") from None
+    if scenario.faults.miscable:
+        as_wired(scenario.faults, build(scenario.fabric))
+    return scenario
 
 
 def with_changes(scenario: Scenario, changes: Mapping[str, Mapping[str, object] | object]) -> Scenario:
@@ -43,11 +67,12 @@ def with_changes(scenario: Scenario, changes: Mapping[str, Mapping[str, object] 
 
 def _input_error(error: ValidationError) -> InputError:
     first = error.errors()[0]
-    location = [str(part) for part in first["loc"] if part not in ("coding_agent", "azure")]
+    location = [str(part) for part in first["loc"] if part not in _TAGGED]
     field = ".".join(location) or "scenario"
     if first["type"] == "extra_forbidden":
-        near = difflib.get_close_matches(location[-1], _known_keys(location[:-1]), 1)
-        known = ", ".join(_known_keys(location[:-1]))
+        keys = _known_keys(first["loc"][:-1])
+        near = difflib.get_close_matches(location[-1], keys, 1)
+        known = ", ".join(keys)
         return InputError(
             field, first["input"], "unknown key", f"did you mean {near[0]}?" if near else f"known here: {known}"
         )
@@ -60,14 +85,13 @@ def _input_error(error: ValidationError) -> InputError:
     return InputError(field, first.get("input"), message, "`zcube schema` lists every setting")
 
 
-def _known_keys(path: list[str]) -> list[str]:
-    model: Any = Scenario
+def _known_keys(path: tuple[int | str, ...]) -> list[str]:
+    model: type[BaseModel] = Scenario
     for part in path:
-        annotation = model.model_fields[part].annotation if part in getattr(model, "model_fields", {}) else None
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model = annotation
-        else:
-            from scenario.models import AzureWorkload, CodingAgentWorkload
-
-            return sorted({*CodingAgentWorkload.model_fields, *AzureWorkload.model_fields})
+        if part in _TAGGED:
+            model = _TAGGED[str(part)]
+        elif isinstance(part, str):
+            annotation = model.model_fields[part].annotation
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                model = annotation
     return sorted(model.model_fields)

@@ -155,18 +155,47 @@ class FaultEvent(Section):
     up: tuple[str, ...] = Field((), description="the same, to come back")
 
 
-class FaultsSection(Section):
-    """What breaks while serving."""
-
-    events: tuple[FaultEvent, ...] = Field((), max_length=1000, description="in any order")
-
-
 class TelemetrySection(Section):
     """What is sampled, and how often (per wall second, since switches run in wall time)."""
 
     samples_per_frame_time: float = Field(2.0, gt=0, le=20, description="per frame time at half the NIC rate")
     gpu_hz: float = Field(100.0, gt=0, le=1000, description="GPU ports")
     backlog_threshold_frames: int = Field(16, ge=1, description="what counts as excess backlog")
+
+
+class SwapFault(Section):
+    """Two plugs exchanged."""
+
+    kind: Literal["swap"] = "swap"
+    a: str = Field(description="interface that holds one of the plugs, such as odd1-eth9")
+    b: str = Field(description="interface that holds the other")
+
+
+class WrongPortFault(Section):
+    """One plug in another port."""
+
+    kind: Literal["wrong_port"] = "wrong_port"
+    cable: str = Field(description="cable id, such as odd1-eth9--even2-eth9, or the interface whose plug moves")
+    to: str = Field(description="interface without a cable: one of a missing cable, or one past a switch's last")
+
+
+class MissingFault(Section):
+    """A cable that was not laid."""
+
+    kind: Literal["missing"] = "missing"
+    cable: str = Field(description="cable id, or the interface at either of its ends")
+
+
+Miscable = Annotated[SwapFault | WrongPortFault | MissingFault, Field(discriminator="kind")]
+
+
+class FaultsSection(Section):
+    """What is wrong from the start, and what breaks while serving."""
+
+    events: tuple[FaultEvent, ...] = Field((), max_length=1000, description="in any order")
+    miscable: tuple[Miscable, ...] = Field(
+        (), description="cables plugged otherwise than planned, one after another: a run must find them, and not start"
+    )
 
 
 class Scenario(Section):

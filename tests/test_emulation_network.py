@@ -105,6 +105,12 @@ def test_a_small_comparison_end_to_end(tmp_path: Path) -> None:
         check_ports(run)
         checks = {check["name"]: check for check in run.fidelity()["checks"]}
         assert checks["packets_lost"]["ok"], checks["packets_lost"]
+        assert run.meta()["cabling"] == {
+            "verified": True,
+            "how": "LLDP at both ends of every cable, before traffic",
+            "cables": len(run.fabric()["links"]),
+        }
+        assert run.has("cabling.json")
         for file in ("rules.json", "fabric.json", "meta.json", "summary.json", "events.jsonl", "gpus.parquet"):
             assert (folder / name / file).exists(), file
         assert not list((folder / name).glob("*.partial"))

@@ -1,0 +1,176 @@
+"""Is the emulated fabric wired as planned? Asked before traffic, so that a mis-wired fabric never gives numbers.
+
+Switches are asked by the controller (`controller.discovery`); GPU ports announce themselves and listen through a raw
+socket each, as a small lldpd would. `python -m emulation.cabling FOLDER` in a sandbox only observes: it brings up the
+fabric of FOLDER/scenario.yaml and writes FOLDER/cabling.json.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+import time
+from pathlib import Path
+
+from emulation import lldp, network
+from emulation.control import Controller, make_plan
+from emulation.netns import entered
+from emulation.network import EmulatedNetwork
+from emulation.sandbox import STATE_DIR
+from results.reader import RunFolder
+from results.writer import open_log, write_json
+from scenario.errors import RunError, TestbedError
+from scenario.models import Scenario
+from scenario.wiring import as_wired
+from topologies.build import build
+from topologies.cabling_files import observed_from_text
+from topologies.cabling_model import Plug, Report, Sighting, planned_cables
+from topologies.cabling_neighbours import Neighbours, document
+from topologies.cabling_verify import verify
+from topologies.fabric import Fabric, FabricError
+
+FILE = "cabling.json"
+#: GPU ports announce themselves this often while the controller listens.
+ANNOUNCE_EVERY_S = 0.2
+#: For announcements that are on their way when the controller has heard all; a healthy fabric needs none of it.
+GRACE_S = 1.0
+TIMEOUT_S = 30.0
+SHOWN_FAULTS = 10
+#: Emulated rate where there is no traffic: 400 Gb/s become 400 Mb/s.
+IDLE_BPS_PER_GBPS = 1e6
+
+
+class GpuPorts:
+    """All GPU ports, each with a raw socket for LLDP in its namespace. To be closed."""
+
+    def __init__(self, net: EmulatedNetwork) -> None:
+        self._sockets: dict[Plug, socket.socket] = {}
+        self._frames: dict[Plug, bytes] = {}
+        for gpu in net.fabric.gpus:
+            with entered(net.node_pid(gpu.name)):
+                for port in gpu.ports:
+                    here = Plug(gpu.name, port.name)
+                    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, 0)
+                    sock.bind((port.name, lldp.ETHERTYPE))
+                    self._sockets[here] = sock
+                    self._frames[here] = lldp.frame(here, str(port.mac))
+        self.neighbours = Neighbours(self._sockets)
+
+    def announce(self) -> None:
+        """One frame from every port."""
+        for here, sock in self._sockets.items():
+            with contextlib.suppress(OSError):  # a port without a cable
+                sock.send(self._frames[here])
+
+    def listen(self) -> None:
+        """Take what has arrived."""
+        for here, sock in self._sockets.items():
+            while True:
+                try:
+                    data = sock.recv(2048)
+                except BlockingIOError:
+                    break
+                if (remote := lldp.sender(data)) is not None:
+                    self.neighbours.hear(here, remote)
+
+    def close(self) -> None:
+        """Close the sockets."""
+        for sock in self._sockets.values():
+            sock.close()
+
+
+def observe(net: EmulatedNetwork, controller: Controller) -> dict[str, object]:
+    """What every port of the running fabric says about its neighbour: the content of cabling.json. Raises RunError."""
+    ports = GpuPorts(net)
+    try:
+        deadline = time.monotonic() + TIMEOUT_S
+        announced = 0.0
+        while (heard := controller.cabling())["state"] != "done":
+            now = time.monotonic()
+            if now > deadline:
+                raise RunError(f"the controller did not discover the cabling within {TIMEOUT_S:.0f} s")
+            if heard["state"] == "listening" and now - announced > ANNOUNCE_EVERY_S:
+                ports.announce()
+                announced = now
+            time.sleep(0.01)
+        deadline = time.monotonic() + GRACE_S
+        ports.listen()
+        while ports.neighbours.silent and time.monotonic() < deadline:
+            time.sleep(0.01)
+            ports.listen()
+        return document([*heard["neighbors"], *ports.neighbours.rows()])
+    finally:
+        ports.close()
+
+
+def sightings(content: dict[str, object]) -> list[Sighting]:
+    """The content of cabling.json as `verify` takes it. Raises RunError where no port has heard anybody."""
+    try:
+        return observed_from_text(json.dumps(content).encode(), FILE)
+    except FabricError as error:
+        raise RunError(f"the cabling cannot be verified: {error}") from None
+
+
+def require_planned(net: EmulatedNetwork, plan: Fabric, controller: Controller, folder: Path) -> dict[str, object]:
+    """Observe, keep FOLDER/cabling.json, and raise RunError with every fault and its fix unless all is as planned.
+
+    Returns what meta.json says about it.
+    """
+    began = time.monotonic()
+    content = observe(net, controller)
+    write_json(folder / FILE, content)
+    report = verify(planned_cables(plan), sightings(content), "both")
+    if not report.clean:
+        raise RunError(refusal(report))
+    wall_s = round(time.monotonic() - began, 3)
+    net.bringup_wall_s["cabling verified"] = wall_s
+    return {"verified": True, "how": "LLDP at both ends of every cable, before traffic", "cables": report.agreeing}
+
+
+def refusal(report: Report) -> str:
+    """Why the run does not start."""
+    counts = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in report.counts().items())
+    lines = [
+        f"not started: the fabric is not cabled as planned ({report.agreeing} of {report.planned} cables are; {counts})"
+    ]
+    for fault in report.faults[:SHOWN_FAULTS]:
+        lines.append(f"{fault.kind.replace('_', ' ')} {', '.join(fault.cables)}: {fault.seen}; {fault.fix}")
+    if len(report.faults) > SHOWN_FAULTS:
+        lines.append(f"and {len(report.faults) - SHOWN_FAULTS} more: `zcube cabling verify --live SCENARIO` shows all")
+    return "\n  ".join(lines)
+
+
+def _observe_only(folder: Path, scenario: Scenario) -> None:
+    fabric = build(scenario.fabric)
+    network.make_management_bridge()
+    with open_log(folder / "controller.log") as log:
+        controller = Controller(make_plan(scenario, []), STATE_DIR, log, discover=True)
+        rates = network.EmulatedRates(
+            IDLE_BPS_PER_GBPS, scenario.scale.frame_bytes, scenario.transport.asic_buffer_frames
+        )
+        net = network.build(as_wired(scenario.faults, fabric), rates)
+        network.start_switches(net)
+        controller.wait_confirmed()
+        began = time.monotonic()
+        content = observe(net, controller)
+        print(json.dumps({"phase": "discovered", "wall_s": round(time.monotonic() - began, 3)}), flush=True)
+        write_json(folder / FILE, content)
+        controller.close()
+
+
+def main(argv: list[str]) -> int:
+    """Observe for `zcube cabling verify --live`; exit codes of the command line."""
+    folder = Path(argv[0])
+    print(json.dumps({"phase": "starting controller, switches and hosts"}), flush=True)
+    try:
+        _observe_only(folder, RunFolder(folder).scenario())
+    except TestbedError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
