@@ -14,6 +14,7 @@ from typing import IO
 from controller.plan import FabricPlan, Plan
 from controller.status_socket import NAME as SOCKET_NAME
 from emulation.network import MANAGEMENT_IP, OPENFLOW_PORT
+from emulation.openflow_polls import Polls
 from scenario.errors import RunError
 from scenario.models import Scenario
 from topologies.paths import QueuePair
@@ -32,9 +33,16 @@ class Controller:
     """The controller's process. `sdn` chooses the library: ryu or os-ken."""
 
     def __init__(
-        self, plan: Plan, folder: Path, log: IO[bytes], sdn: str | None = None, socket_folder: Path | None = None
+        self,
+        plan: Plan,
+        folder: Path,
+        log: IO[bytes],
+        sdn: str | None = None,
+        socket_folder: Path | None = None,
+        polls: Polls | None = None,
     ) -> None:
-        """Start it on the management network; in `socket_folder` a private socket tells its state."""
+        """Start it on the management network; in `socket_folder` a private socket tells its state, and with `polls`
+        it answers orders for statistics."""
         self._socket = socket_folder / SOCKET_NAME if socket_folder else None
         self.status_path = folder / "controller-status.json"
         plan.save(folder / "plan.json")
@@ -46,11 +54,13 @@ class Controller:
                 *(sys.executable, "-m", "controller.launch", "--plan", str(folder / "plan.json")),
                 *("--status", str(self.status_path), "--listen", MANAGEMENT_IP, "--port", str(OPENFLOW_PORT)),
                 *(("--socket", str(self._socket)) if self._socket else ()),
+                *(polls.arguments if polls else ()),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=environment,
+            pass_fds=polls.descriptors if polls else (),
         )
 
     def status(self) -> dict[str, object]:
