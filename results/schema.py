@@ -111,7 +111,7 @@ OF_PORTS = pa.schema(
 OF_FLOWS = pa.schema(
     [
         *_OF_TIME,
-        ("kind", pa.string()),  # host | planned | prefix | fallback | drop | other, as in rules.json
+        ("kind", pa.string()),  # host | planned | prefix | fallback | drop | repair | other, as in rules.json
         ("priority", pa.int32()),
         ("match", pa.string()),  # name=value of rules.json, joined by commas
         ("src_gpu", pa.string()),  # where the match is one address; null else

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from tests_root import REPOSITORY, needs_root
@@ -77,8 +78,12 @@ def compared(run: RunFolder, port: str) -> int:
     captured = totals_of_run(run, port)
     (cable,) = (link["id"] for link in run.fabric()["links"] if port in link["id"].split("--"))
     transfers = run.transfers()
-    assert (transfers["status"] == "ok").all()
-    here = transfers[[cable in way for way in transfers["path"]]]
+    # A run ends with its last measured request: handoffs of others may be under way, and are left out.
+    under_way = set(transfers.loc[transfers["status"] != "ok", ["src_gpu", "dst_gpu"]].itertuples(index=False, name=None))
+    pairs = list(zip(transfers["src_gpu"], transfers["dst_gpu"], strict=True))
+    here = transfers[
+        [cable in way and pair not in under_way for way, pair in zip(transfers["path"], pairs, strict=True)]
+    ]
     scale = run.scale()
     sent: dict[QueuePair, tuple[float, float]] = {}
     for keys, rows in here.groupby(["src_gpu", "src_port", "dst_gpu", "dst_port", "qp"]):
@@ -87,12 +92,14 @@ def compared(run: RunFolder, port: str) -> int:
             rows["bytes"].sum() * scale.rate_factor * scale.dilation,
             rows["wire_bytes_raw"].sum(),
         )
-    assert {qp for qp, traffic in captured.data.items() if traffic.payload_bytes} == set(sent)
+    with_payload = {qp for qp, traffic in captured.data.items() if traffic.payload_bytes}
+    assert {qp for qp in with_payload if (qp.src.node, qp.dst.node) not in under_way} == set(sent)
     for qp, (payload, wire) in sent.items():
         traffic = captured.data[qp]
         assert abs(traffic.stream_bytes - payload) <= len(here)  # model bytes are whole: one byte a row at most
         assert wire * 0.999 <= traffic.wire_bytes <= 1.05 * wire  # frames sent again, or not full
-        assert captured.acks[qp].packets > 0
+        if port in NIC:  # on the way through the fabric acknowledgements have a hash of their own
+            assert captured.acks[qp].packets > 0
     assert captured.other_packets == 0
     (account,) = (e for e in run.events() if e["event"] == "capture" and e["port"] == port)
     both = [*captured.data.values(), *captured.acks.values()]
@@ -104,20 +111,28 @@ def compared(run: RunFolder, port: str) -> int:
 @pytest.mark.root
 @needs_root
 def test_openflow_and_the_sampler_counted_the_same_bytes(run: RunFolder) -> None:
-    """Two ways to the same number: OpenFlow's port counters, and the qdiscs that `ports.parquet` is made of."""
-    of_ports = run.table("of_ports").to_pandas()
-    ports = run.ports()
-    grown: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for frame in (of_ports, ports[ports["node"].isin(of_ports["node"].unique())]):
-        for key, rows in frame.groupby(["node", "port"], observed=True):
-            ends = rows.sort_values("t_wall_s").iloc[[0, -1]]
-            grown.setdefault(key, []).append(
-                (int(ends["tx_bytes_raw"].diff().iloc[1]), int(ends["tx_packets"].diff().iloc[1]))
-            )
-    assert len(grown) == sum(len(switch["ports"]) for switch in run.fabric()["switches"])
-    differing = {key: both for key, both in grown.items() if both[0] != both[1]}
-    assert differing == {}
-    assert sum(octets for (octets, _), _ in grown.values()) > 1_000_000
+    """Two ways to the same number: OpenFlow's port counters, and the qdiscs that `ports.parquet` is made of.
+
+    A counter was read after the reply to the poll before had come and before its own reply did, so it lies between the
+    sampler's values at these times, and equals them where they are equal.
+    """
+    polled, sampled = run.table("of_ports").to_pandas(), run.ports()
+    by_port = dict(iter(sampled.groupby(["node", "port"], observed=True)))
+    exact = moved = 0
+    for key, rows in polled.groupby(["node", "port"]):
+        samples = by_port[key].sort_values("t_wall_s")
+        times, arrived = samples["t_wall_s"].to_numpy(), rows["t_wall_s"].to_numpy()
+        for column in ("tx_bytes_raw", "tx_packets"):
+            counted, values = rows[column].to_numpy(), samples[column].to_numpy()
+            counted, values = counted - counted[0], values - values[0]  # nothing moves just before serving
+            for number in range(2, len(rows)):
+                first = np.searchsorted(times, arrived[number - 1]) - 1
+                last = np.searchsorted(times, arrived[number])
+                if first >= 0 and last < len(times):
+                    assert values[first] <= counted[number] <= values[last], (key, column, arrived[number])
+                    exact += values[first] == values[last]
+            moved += counted[-1]
+    assert exact > 500 and moved > 1_000_000
 
 
 @pytest.mark.root
