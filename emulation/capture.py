@@ -44,7 +44,7 @@ def check_ports(fabric: Fabric, ports: Iterable[str]) -> None:
                 if own
                 else f"must be NODE-ethNUMBER of {', '.join(nodes[:2])}, ... {', '.join(nodes[-2:])}"
             )
-            raise InputError("--pcap", name, allowed, "zcube fabric show FABRIC lists nodes and ports")
+            raise InputError("--pcap", name, allowed, "zcube fabric show FABRIC --json lists nodes and ports")
     if asked and tool("tcpdump") is None:
         raise MachineError("Debian package(s) missing: tcpdump", "make setup    # or: bash vagrant/setup.sh")
 

@@ -79,8 +79,8 @@ def compared(run: RunFolder, port: str) -> int:
     (cable,) = (link["id"] for link in run.fabric()["links"] if port in link["id"].split("--"))
     transfers = run.transfers()
     # A run ends with its last measured request: handoffs of others may be under way, and are left out.
-    under_way = set(transfers.loc[transfers["status"] != "ok", ["src_gpu", "dst_gpu"]].itertuples(index=False, name=None))
     pairs = list(zip(transfers["src_gpu"], transfers["dst_gpu"], strict=True))
+    under_way = {pair for pair, status in zip(pairs, transfers["status"], strict=True) if status != "ok"}
     here = transfers[
         [cable in way and pair not in under_way for way, pair in zip(transfers["path"], pairs, strict=True)]
     ]
