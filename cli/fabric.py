@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from cli import fabric_export, fabric_import, options
+from cli import fabric_export, fabric_import, fabric_probe, options
 from cli.app import out, print_json
 from scenario.errors import InputError
 from scenario.fabric_spec import EXAMPLE, fabric_from_text
@@ -59,6 +59,7 @@ def register(app: typer.Typer) -> None:
     """Add the verbs."""
     fabric_export.register(verbs)
     fabric_import.register(verbs)
+    fabric_probe.register(verbs)
     app.add_typer(verbs, name="fabric")
 
 

@@ -16,6 +16,7 @@ from analysis.report import write_report
 from cli import options
 from cli.app import err, out, print_json
 from cli.progress import RunProgress
+from emulation.capture import check_ports
 from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
@@ -23,6 +24,7 @@ from emulation.sandbox import require_machine
 from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
 from results.reader import RunFolder
 from results.writer import write_json
+from topologies.build import build
 
 
 def register(app: typer.Typer) -> None:
@@ -44,6 +46,10 @@ def run(
     rate_factor: options.RateFactor = None,
     dilation: options.Dilation = None,
     resolution: options.Resolution = None,
+    pcap: Annotated[
+        list[str] | None,
+        typer.Option(help="capture headers at this port while serving, e.g. leaf1-eth5; may be repeated"),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Run it; exit code 1 when the run is INVALID."""
@@ -58,6 +64,7 @@ def run(
         resolution=resolution,
     )
     resolve({settings.name: settings}, TYPICAL_BUDGET_HOPS_PER_S)
+    check_ports(build(settings.fabric), pcap or [])
     require_machine()
     folder = out_folder or Path("runs") / f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
     require_new_folder(folder)
@@ -65,7 +72,7 @@ def run(
         budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
     resolved = resolve({settings.name: settings}, budget)[settings.name]
     with RunProgress(settings.name) as progress:
-        ended = run_emulation(folder, resolved, budget, progress)
+        ended = run_emulation(folder, resolved, budget, progress, pcap or [])
     if ended.exit_code:
         err.print(f"Interrupted; what was measured is in {folder}", highlight=False)
         raise typer.Exit(ended.exit_code)

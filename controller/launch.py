@@ -47,7 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             logging.getLogger(library).setLevel(logging.WARNING)
     try:
         plan = from_topo(options.topo) if options.topo else load(options.plan)
-        serve(plan, options.status, options.listen, options.port, options.socket, options.cabling)
+        polls = (options.statistics, options.statistics_hz, options.statistics_fd) if options.statistics else None
+        serve(plan, options.status, options.listen, options.port, options.socket, options.cabling, polls)
     except PlanError as error:
         print(f"controller: {error}", file=sys.stderr)
         return 2
@@ -64,11 +65,12 @@ def serve(
     port: int,
     socket_path: Path | None = None,
     cabling_path: Path | None = None,
+    polls: tuple[Path, float, int] | None = None,
 ) -> None:
     """Run the controller in this process until a signal ends it. Raises PlanError, LaunchError.
 
     With `cabling_path` it also finds out which port hangs on which: see `controller.discovery`; with `socket_path` it
-    tells its state there.
+    tells its state there. `polls`: log, rate and descriptor of `controller.statistics.Settings`; None: no statistics.
     """
     fabric = plan.build()
     expected = plan.expected_switches(fabric)
@@ -97,6 +99,11 @@ def serve(
         "%s on %s:%d for %s: %d rules for %d switches",
         sdn.VERSION, host, port, fabric.kind, ruleset.rule_count, len(fabric.switches),
     )  # fmt: skip
+    if polls is not None:
+        from controller import statistics
+
+        statistics.configure(statistics.Settings(ruleset, *polls))
+        apps.append(statistics.__name__)
     sdn.run(apps, host, port)
 
 
@@ -154,6 +161,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--listen", default=DEFAULT_HOST, metavar="ADDRESS", help="default %(default)s")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="default %(default)s")
+    parser.add_argument("--statistics", type=Path, metavar="FILE", help="log of polled counters; needs --statistics-fd")
+    parser.add_argument("--statistics-hz", type=float, default=1.0, metavar="HZ", help="default %(default)s")
+    parser.add_argument("--statistics-fd", type=int, default=-1, metavar="FD", help="inherited socket with its orders")
     parser.add_argument("--verbose", action="store_true", help="log the library's messages too")
     return parser
 

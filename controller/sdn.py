@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -59,6 +59,8 @@ controller = _module(f"{PACKAGE}.controller.controller")
 ofp_event = _module(f"{PACKAGE}.controller.ofp_event")
 handler = _module(f"{PACKAGE}.controller.handler")
 ofproto_v1_3 = _module(f"{PACKAGE}.ofproto.ofproto_v1_3")
+ofproto_parser = _module(f"{PACKAGE}.ofproto.ofproto_parser")
+ofproto_v1_3_parser = _module(f"{PACKAGE}.ofproto.ofproto_v1_3_parser")
 hub = _module(f"{PACKAGE}.lib.hub")
 cfg = _module(f"{PACKAGE}.cfg")
 
@@ -72,6 +74,26 @@ HANDSHAKE_DISPATCHER = handler.HANDSHAKE_DISPATCHER
 CONFIG_DISPATCHER = handler.CONFIG_DISPATCHER
 MAIN_DISPATCHER = handler.MAIN_DISPATCHER
 DEAD_DISPATCHER = handler.DEAD_DISPATCHER
+
+
+def tap_multipart(take: Callable[[Any, int, bytes], bool]) -> None:
+    """Show every multipart reply to `take(datapath, xid, message)` before it is parsed; True: it is taken.
+
+    The libraries make several objects of every rule in a reply before any handler sees it, a tenth of a millisecond
+    each. What `take` refuses goes the usual way. To be called once, before switches connect.
+    """
+    parse = ofproto_v1_3_parser.msg_parser
+
+    @ofproto_parser.register_msg_parser(ofproto_v1_3.OFP_VERSION)
+    def parse_others(datapath: Any, version: int, kind: int, length: int, xid: int, data: bytearray) -> Any:
+        if kind == ofproto_v1_3.OFPT_MULTIPART_REPLY and take(datapath, xid, bytes(data[:length])):
+            return None
+        return parse(datapath, version, kind, length, xid, data)
+
+
+def wait_readable(descriptor: int) -> None:
+    """Suspend this green thread until the descriptor can be read, and let the others run."""
+    _module("eventlet.hubs").trampoline(descriptor, read=True)
 
 
 def run(apps: Sequence[str], host: str, port: int) -> None:

@@ -14,6 +14,7 @@ from typing import IO, Any
 from controller.plan import FabricPlan, Plan
 from controller.status_socket import NAME as SOCKET_NAME
 from emulation.network import MANAGEMENT_IP, OPENFLOW_PORT
+from emulation.openflow_polls import Polls
 from scenario.errors import RunError
 from scenario.models import Scenario
 from topologies.paths import QueuePair
@@ -40,8 +41,10 @@ class Controller:
         *,
         discover: bool = False,
         socket_folder: Path | None = None,
+        polls: Polls | None = None,
     ) -> None:
-        """Start it on the management network; in `socket_folder` a private socket tells its state."""
+        """Start it on the management network; in `socket_folder` a private socket tells its state, and with `polls`
+        it answers orders for statistics."""
         self._socket = socket_folder / SOCKET_NAME if socket_folder else None
         self.status_path = folder / "controller-status.json"
         self._cabling_path = folder / "controller-cabling.json"
@@ -55,11 +58,13 @@ class Controller:
                 *("--status", str(self.status_path), "--listen", MANAGEMENT_IP, "--port", str(OPENFLOW_PORT)),
                 *(("--socket", str(self._socket)) if self._socket else ()),
                 *(("--cabling", str(self._cabling_path)) if discover else ()),
+                *(polls.arguments if polls else ()),
             ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=environment,
+            pass_fds=polls.descriptors if polls else (),
         )
 
     def status(self) -> dict[str, object]:

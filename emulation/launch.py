@@ -6,7 +6,7 @@ import contextlib
 import json
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,12 +50,18 @@ def new_run_folder(path: Path, scenario: Scenario) -> Path:
     return path
 
 
-def run(folder: Path, scenario: Scenario, budget_hops_per_s: float, progress: Progress) -> Ended:
-    """Run `scenario` (scale resolved) into `folder`. Raises RunError, InputError or MachineError."""
+def run(
+    folder: Path, scenario: Scenario, budget_hops_per_s: float, progress: Progress, captured: Sequence[str] = ()
+) -> Ended:
+    """Run `scenario` (scale resolved) into `folder`; `captured` names interfaces to capture while serving.
+
+    Raises RunError, InputError or MachineError.
+    """
     require_machine()
     new_run_folder(folder, scenario)
     began = time.monotonic()
-    code = sandboxed(["-m", "emulation.runner", str(folder.resolve()), repr(budget_hops_per_s)], folder, progress)
+    argv = ["-m", "emulation.runner", str(folder.resolve()), repr(budget_hops_per_s), *captured]
+    code = sandboxed(argv, folder, progress)
     return Ended(code, time.monotonic() - began)
 
 

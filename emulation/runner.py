@@ -1,8 +1,8 @@
 """One run, from inside the sandbox: fabric up, checks, serving, and everything measured into the run folder.
 
-Started by `emulation.launch` as `python -m emulation.runner RUN_FOLDER BUDGET`; the folder holds scenario.yaml with
-the scale resolved. Progress goes to standard output, one JSON object a line. SIGINT ends the serving, keeps what was
-measured and exits with 130.
+Started by `emulation.launch` as `python -m emulation.runner RUN_FOLDER BUDGET [PORT...]`; the folder holds
+scenario.yaml with the scale resolved, and the ports are those to capture. Progress goes to standard output, one JSON
+object a line. SIGINT ends the serving, keeps what was measured and exits with 130.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from emulation import cabling, fidelity, meta, network, sockbuf, transfers
+from emulation import cabling, fidelity, meta, network, openflow_polls, sockbuf, transfers
 from emulation.agents import AgentPool
+from emulation.capture import Captures
 from emulation.control import Controller, make_plan
 from emulation.faults import FaultPlayer, links_of
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
@@ -85,8 +86,13 @@ def _cpu_times() -> list[int]:
 class Run:
     """The steps of a run, in order; each leaves what the next one needs."""
 
-    def __init__(self, folder: Path, scenario: Scenario, budget_hops_per_s: float) -> None:
+    def __init__(
+        self, folder: Path, scenario: Scenario, budget_hops_per_s: float, captured: Sequence[str] = ()
+    ) -> None:
         self.folder, self.scenario, self.budget_hops_per_s = folder, scenario, budget_hops_per_s
+        self.captured = captured
+        polls_hz = scenario.telemetry.openflow_hz
+        self.polls = openflow_polls.Polls(folder / "openflow.log.partial", polls_hz) if polls_hz else None
         self.stop_asked = False
         signal.signal(signal.SIGINT, self._on_interrupt)
         settings = scenario.scale
@@ -155,7 +161,9 @@ class Run:
         )
         plan = make_plan(self.scenario, [*self.queue_pairs, *planned_flows(self.rounds)])
         network.make_management_bridge()
-        controller = Controller(plan, STATE_DIR, self._log("controller"), discover=True, socket_folder=self.folder)
+        controller = Controller(
+            plan, STATE_DIR, self._log("controller"), discover=True, socket_folder=self.folder, polls=self.polls
+        )
         net = network.build(as_wired(self.scenario.faults, self.fabric), rates)
         network.start_switches(net)
         status = controller.wait_confirmed()
@@ -229,6 +237,9 @@ class Run:
         )
         sampler = SamplerProcess(net, hz, self.folder / "ports.parquet", self.scale, self._log("sampler"))
         losses = Losses(net)
+        captures = Captures(net, self.captured, self.folder / "pcap")
+        if self.polls:
+            self.polls.start()
         self._step("serving")
         start_ns = time.monotonic_ns() + 200_000_000
         sampler.start(start_ns)
@@ -258,6 +269,10 @@ class Run:
         self.faults.finish()
         statistics_of_sampler = sampler.finish()
         losses.finish(pool.statistics())
+        if self.polls:
+            self.events.write({"event": "openflow polls", **self.polls.finish()})
+        for account in captures.finish(at_once=self.stop_asked):
+            self.events.write({"event": "capture", **account})
         self.events.write({"event": "served", "interrupted": self.stop_asked, "t_monotonic_s": time.monotonic()})
         return statistics_of_sampler, loop, cpu_share, losses
 
@@ -277,6 +292,9 @@ class Run:
         sent = list(loop.transfers.values())
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
         write_table(self.folder / "gpus.parquet", GPUS, self.engine.gpu_states)
+        if self.polls:
+            openflow_polls.write_tables(self.polls.log, self.folder, self.fabric, self.scale, loop.start_ns)
+            self.polls.log.unlink()
         # The replay may take seconds, which somebody who pressed Ctrl-C does not wait for.
         reference = {} if self.stop_asked else transfers.references(self.fabric, self.scenario, self.scale, sent)
         write_table(
@@ -337,7 +355,7 @@ def main(argv: list[str]) -> int:
     """Run the folder's scenario; exit codes of the command line."""
     folder = Path(argv[0])
     try:
-        return Run(folder, RunFolder(folder).scenario(), float(argv[1])).execute()
+        return Run(folder, RunFolder(folder).scenario(), float(argv[1]), argv[2:]).execute()
     except Interrupted:
         return 130
     except TestbedError as error:

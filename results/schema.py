@@ -81,6 +81,67 @@ PORTS = pa.schema(
     ]
 )
 
+_RATES = ("bps_raw", "gbps", "packets_per_wall_s")  # emulated bit/s; model Gb/s, headers included
+_OF_TIME = [
+    ("t_s", pa.float64()),  # when the reply arrived at the controller; the first poll is just before 0
+    ("t_wall_s", pa.float64()),
+    ("node", pa.string()),
+]
+
+#: OpenFlow port counters: cumulative, whole Ethernet frames, both directions as the switch sees them. Rates are
+#: differences to the port's row before over the switch's own elapsed time; null in its first row and after a reset.
+OF_PORTS = pa.schema(
+    [
+        *_OF_TIME,
+        ("port", pa.int32()),  # (node, port) as in ports.parquet
+        ("link", pa.string()),  # cable id, as in fabric.json and transfers.path
+        ("peer", pa.string()),  # node and port at the other end of the cable
+        ("peer_port", pa.int32()),
+        ("duration_s", pa.float64()),  # since the port was added: the switch's own clock
+        *[
+            (f"{way}_{what}", pa.int64())
+            for way in ("rx", "tx")
+            for what in ("bytes_raw", "packets", "drops", "errors")
+        ],
+        *[(f"{way}_{rate}", pa.float64()) for way in ("rx", "tx") for rate in _RATES],
+    ]
+)
+
+#: One row a rule and poll; where there are thousands of rules, not every poll asks for all.
+OF_FLOWS = pa.schema(
+    [
+        *_OF_TIME,
+        ("kind", pa.string()),  # host | planned | prefix | fallback | drop | repair | other, as in rules.json
+        ("priority", pa.int32()),
+        ("match", pa.string()),  # name=value of rules.json, joined by commas
+        ("src_gpu", pa.string()),  # where the match is one address; null else
+        ("src_port", pa.int32()),
+        ("dst_gpu", pa.string()),
+        ("dst_port", pa.int32()),
+        ("duration_s", pa.float64()),  # since the rule was installed
+        ("bytes_raw", pa.int64()),
+        ("packets", pa.int64()),
+        *[(rate, pa.float64()) for rate in _RATES],
+    ]
+)
+
+#: One row a bucket and poll.
+OF_GROUPS = pa.schema(
+    [
+        *_OF_TIME,
+        ("group_id", pa.int64()),
+        ("bucket", pa.int32()),  # from 0
+        ("port", pa.int32()),  # the bucket's output
+        ("link", pa.string()),
+        ("duration_s", pa.float64()),  # since the group was made
+        ("group_bytes_raw", pa.int64()),  # of the whole group, the same in each of its rows
+        ("group_packets", pa.int64()),
+        ("bytes_raw", pa.int64()),
+        ("packets", pa.int64()),
+        *[(rate, pa.float64()) for rate in _RATES],
+    ]
+)
+
 GPUS = pa.schema([("gpu", pa.string()), ("t_s", pa.float64()), ("state", pa.string())])
 
 #: File name in the run folder -> schema.
@@ -89,4 +150,7 @@ TABLES: dict[str, pa.Schema] = {
     "transfers": TRANSFERS,
     "ports": PORTS,
     "gpus": GPUS,
+    "of_ports": OF_PORTS,
+    "of_flows": OF_FLOWS,
+    "of_groups": OF_GROUPS,
 }

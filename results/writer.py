@@ -87,6 +87,13 @@ def _publish(partial: Path, path: Path) -> None:
     _sync_folder(path.parent)
 
 
+def adopt(partial: Path, path: Path) -> None:
+    """Gives a file that another process has finished writing its name, once it is on the disk."""
+    with partial.open("rb") as handle:
+        os.fsync(handle.fileno())
+    _publish(partial, path)
+
+
 def partial_name(path: Path) -> Path:
     """The name a file has until it is complete."""
     return path.with_name(path.name + PARTIAL_SUFFIX)

@@ -161,6 +161,7 @@ class TelemetrySection(Section):
     samples_per_frame_time: float = Field(2.0, gt=0, le=20, description="per frame time at half the NIC rate")
     gpu_hz: float = Field(100.0, gt=0, le=1000, description="GPU ports")
     backlog_threshold_frames: int = Field(16, ge=1, description="what counts as excess backlog")
+    openflow_hz: float = Field(1.0, ge=0, le=20, description="polls of every switch's OpenFlow counters; 0: none")
 
 
 class SwapFault(Section):

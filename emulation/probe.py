@@ -1,0 +1,93 @@
+"""`zcube fabric probe`, from outside the sandbox: what to probe, and the run that does it (`emulation.probe_run`)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from emulation.launch import sandboxed
+from emulation.sandbox import require_machine
+from scenario.errors import InputError, RunError
+from scenario.models import FabricSection
+from topologies.build import build
+from topologies.fabric import Fabric
+from topologies.paths import QP_SERVER_PORT, TCP, UDP, queue_pairs
+
+#: A node is a namespace, a switch two daemons more; beyond this a laptop runs out of memory.
+MAX_GPUS, MAX_SWITCHES = 256, 80
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`fabric` holds the settings of a scenario's fabric section; `source_port` None: that of the plan."""
+
+    fabric: dict[str, Any]
+    src_gpu: str
+    dst_gpu: str
+    queue_pair: int = 0
+    seed: int = 1
+    protocol: Literal["tcp", "udp"] = "tcp"
+    source_port: int | None = None
+    count: int = 3
+
+    @property
+    def protocol_number(self) -> int:
+        """6 or 17."""
+        return TCP if self.protocol == "tcp" else UDP
+
+    def to_json(self) -> str:
+        """One line for the command line of `emulation.probe_run`."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """The inverse."""
+        return cls(**json.loads(text))
+
+
+def check(section: FabricSection, settings: Settings) -> Fabric:
+    """The fabric, if it can be emulated and the pair can be probed. Raises InputError, FabricError."""
+    fabric = build(section)
+    if len(fabric.gpus) > MAX_GPUS or len(fabric.switches) > MAX_SWITCHES:
+        raise InputError(
+            "fabric",
+            f"{len(fabric.gpus)} GPUs, {len(fabric.switches)} switches",
+            f"a probe brings the fabric up: at most {MAX_GPUS} GPUs and {MAX_SWITCHES} switches",
+            "zcube fabric paths computes the paths of any size",
+        )
+    for option, name in (("--from", settings.src_gpu), ("--to", settings.dst_gpu)):
+        if name not in fabric.gpu_by_name:
+            raise InputError(option, name, f"must be one of gpu1 to gpu{len(fabric.gpus)}")
+    if settings.src_gpu == settings.dst_gpu:
+        raise InputError("--to", settings.dst_gpu, "must be another GPU than --from")
+    if settings.protocol not in ("tcp", "udp"):
+        raise InputError("--protocol", settings.protocol, "must be tcp or udp")
+    if settings.source_port is not None and not 1 <= settings.source_port <= 65_535:
+        raise InputError("--source-port", settings.source_port, "must be from 1 to 65535")
+    if settings.source_port == QP_SERVER_PORT:
+        raise InputError("--source-port", settings.source_port, "is the port that queue pairs go to; choose another")
+    if not queue_pairs(fabric, settings.src_gpu, settings.dst_gpu):
+        raise InputError(
+            "--to", settings.dst_gpu, f"is in the server of {settings.src_gpu}: only NVLink joins them on {fabric.kind}"
+        )
+    return fabric
+
+
+def run(section: FabricSection, settings: Settings) -> dict[str, Any]:
+    """Bring the fabric up in a sandbox, probe, and return the result. Raises InputError, MachineError, RunError."""
+    check(section, settings)
+    require_machine()
+    heard: dict[str, Any] = {}
+    folder = Path(tempfile.mkdtemp(prefix="zcube-probe-"))
+    code = sandboxed(["-m", "emulation.probe_run", settings.to_json()], folder, heard.update)
+    shutil.rmtree(folder)  # after a failure the log stays, and the error names it
+    if code:
+        raise KeyboardInterrupt
+    if "probe" not in heard:
+        raise RunError("the probe ended without a result")
+    result: dict[str, Any] = heard["probe"]
+    return result
