@@ -18,7 +18,7 @@ def read_bytes(path: Path, field: str, what: str, hint: str, max_bytes: int = MA
     """
     try:
         if path.exists() and not path.is_file():
-            raise InputError(field, str(path), f"is a folder, pipe or device; {what} is a regular file", hint)
+            raise InputError(field, str(path), "is not a regular file", hint)
         if path.exists() and path.stat().st_size > max_bytes:
             raise InputError(field, str(path), f"is larger than {max_bytes:,} bytes: not {what}", hint)
         return path.read_bytes()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -148,3 +150,28 @@ def test_schema_is_json_schema() -> None:
 def test_report_of_something_else_is_one_message(tmp_path: Path) -> None:
     one_message(zcube("report", str(tmp_path / "none")), 2, "no such folder")
     one_message(zcube("report", str(tmp_path)), 2, "meta.json")
+
+
+def test_what_a_user_typed_is_shown_as_typed() -> None:
+    """A message is no markup: brackets in a name neither vanish nor end in a traceback."""
+    for name in ("[/x]", "[bold]odd1"):
+        one_message(zcube("fabric", "failures", "zcube:gpus=32", "--down", name), 2, f"failure = {name}")
+    one_message(zcube("fabric", "collisions", "zcube:gpus=32", "--transfers", "d/[/x]/n.csv"), 2, "d/[/x]/n.csv")
+
+
+def test_a_closed_stdout_is_no_traceback() -> None:
+    script = [sys.executable, "-m", "cli.main", "schema"]
+    result = subprocess.run(["sh", "-c", '"$@" >&-', "sh", *script], cwd=REPOSITORY, capture_output=True, text=True)
+    assert "Traceback" not in result.stderr
+
+
+def test_an_early_ctrl_c_is_quiet() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "cli.main", "cost", "roft:gpus=1024,asic_ports=64"],
+        cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while "numpy" not in Path(f"/proc/{process.pid}/maps").read_text():  # it is loading its verbs
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "")

@@ -89,7 +89,7 @@ def test_transfers_from_a_file(tmp_path: Path) -> None:
         (["show", "torus:gpus=8"], ["kinds are zcube", "roft"]),
         (["show", "zcub:gpus=8"], ["did you mean zcube?"]),
         (["show", "zcube:gpu=8"], ["did you mean gpus=?"]),
-        (["show", "zcube:gpus=eight"], ["fabric.gpus", "integer"]),
+        (["show", "zcube:gpus=eight"], ["fabric.gpus", "whole number"]),
         (["show", "zcube:gpus=33"], ["fabric.gpus = 33", "nearest: 32, 36"]),
         (["show", "zcube:gpus=36"], ["gpus = 36", "these fit 1:1: [32"]),
         (["show", "zcube:gpus=32,gpus=32"], ["given twice"]),
@@ -104,7 +104,7 @@ def test_transfers_from_a_file(tmp_path: Path) -> None:
         (["deadlock", "roft:gpus=32", "--policy", "unique"], ["--policy", "roft has"]),
         (["collisions", "--pattern", "storm"], ["--pattern", "cross-rail"]),
         (["collisions", "roft:gpus=32", "--pattern", "g-to-one"], ["pattern = roft", "zcube"]),
-        (["collisions", "--transfers", "/dev/null"], ["columns src,dst"]),
+        (["collisions", "--transfers", "/dev/null"], ["is not a regular file", "src,dst"]),
     ],
 )
 def test_refusals(arguments: list[str], parts: list[str]) -> None:

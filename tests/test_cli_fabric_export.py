@@ -113,9 +113,9 @@ def test_draw_writes_the_highlighted_path(zcube: Zcube, tmp_path: Path) -> None:
         (["export", ZCUBE, "--format", "simai", "--error-rate", "2"], ["--error-rate", "less than 1"]),
         (["export", ZCUBE, "--format", "htsim", "--out", "x", "--flow-bytes", "3000000000"], ["--flow-bytes", "C int"]),
         (["export", ZCUBE, "--format", "containerlab", "--out", "x", "--name", "a b"], ["--name", "letters"]),
-        (["import", "nothing.topo", "--against", ZCUBE], ["nothing.topo", "does not exist"]),
-        (["import", "/dev/zero", "--against", ZCUBE], ["/dev/zero", "is not a file"]),
-        (["import", "/", "--against", ZCUBE], ["is not a file"]),
+        (["import", "nothing.topo", "--against", ZCUBE], ["nothing.topo", "No such file"]),
+        (["import", "/dev/zero", "--against", ZCUBE], ["/dev/zero", "is not a regular file"]),
+        (["import", "/", "--against", ZCUBE], ["is not a regular file"]),
     ],
 )
 def test_bad_usage_is_one_message(zcube: Zcube, arguments: list[str], parts: list[str]) -> None:
@@ -126,7 +126,7 @@ def test_bad_usage_is_one_message(zcube: Zcube, arguments: list[str], parts: lis
     ("content", "parts"),
     [
         (b"", ["line 1", "expected nodes gpus_per_server"]),
-        (b"\x7fELF\xff\xfe\x00", ["not a text file"]),
+        (b"\x7fELF\xff\xfe\x00", ["is not UTF-8 text"]),
         (b"48 4 8 8 112 H100\n32 33 34\n0 32 2880Gbps 0.1ms 0\n", ["line 3", "32", "each NVSwitch and switch once"]),
         (same_index_zcube().encode()[:900], ["line 36", "'11 34'", "expected source destination"]),
     ],
