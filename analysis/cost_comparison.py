@@ -6,13 +6,13 @@ The renderers (`analysis.cost_console`, `CostComparison.to_json`) add nothing of
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from analysis.formats import percent
 from results.writer import plain
 from topologies.bom import whole_server_tiers
-from topologies.cost import ITEMS, FabricCost, movers, saving, saving_range, saving_range_by_section
+from topologies.cost import ITEMS, FabricCost, cost_of, movers, saving, saving_range, saving_range_by_section
 from topologies.fabric import Fabric
 
 _TIER_TEXT = {
@@ -21,6 +21,8 @@ _TIER_TEXT = {
     "uplink": "uplink (leaf to spine)",
     "core": "core (spine to core)",
 }
+#: Switches that GPUs hang on and that a server's rack may hold.
+_FIRST_HOP = frozenset({"even", "leaf"})
 _ITEM_TEXT = {
     "switches": "switches",
     "optics": "transceivers",
@@ -133,11 +135,30 @@ class CostComparison:
                     for m in moved
                 )
                 lines.append(f"Saving moved most by {parts}.")
+        lines += self._copper_choices()
         for name, cost in zip(names, self.costs, strict=True):
             if cost.capex_usd:
                 share = sum(line.usd for line in cost.lines if line.assumed) / cost.capex_usd
                 lines.append(f"{name}: {percent(share)} of the CapEx rests on prices that are assumptions.")
         return tuple(lines)
+
+    def _copper_choices(self) -> list[str]:
+        """The saving under other choices of copper: which cables are short enough is a property of the room, and the
+        default (ZCube's contiguous port alone, as the paper counts) is in ZCube's favour."""
+        accounting = self.costs[0].accounting
+        if not {"optics", "dac"} & accounting.items:
+            return []
+        found = []
+        for name, fabric, cost in list(zip(self.names, self.fabrics, self.costs, strict=True))[1:]:
+            texts = []
+            for what, tiers in (("no copper at all", frozenset[str]()), ("copper at every leaf too", _FIRST_HOP)):
+                choice = replace(accounting, dac_tiers=tiers)
+                base, other = (cost_of(f, cost.book, choice) for f in (self.fabrics[0], fabric))
+                if (value := saving(base, other)) is not None:
+                    texts.append(f"with {what} {percent(value)}")
+            if texts:
+                found.append(f"Saving of {name} {', '.join(texts)} (`zcube cabling plan` says which cables 3 m reach).")
+        return found
 
     def warnings(self) -> tuple[str, ...]:
         """In what the fabrics are not alike; empty when all is well."""

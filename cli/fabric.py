@@ -16,8 +16,9 @@ from rich.table import Table
 from cli import fabric_export, fabric_import, fabric_probe, options
 from cli.app import out, print_json
 from scenario.errors import InputError
-from scenario.fabric_spec import EXAMPLE, fabric_from_text
+from scenario.fabric_spec import COMMON, EXAMPLE, fabric_from_text
 from scenario.text_file import read_text
+from topologies.build import READS
 from topologies.collisions import PATTERNS, collisions
 from topologies.deadlock import FAMILIES, dependencies
 from topologies.fabric import Fabric
@@ -44,6 +45,8 @@ verbs = typer.Typer(
 
 #: Above so many GPUs path lengths are counted from some of them.
 _ALL_SOURCES = 4096
+#: Up to so many transfers each one's share is listed; --json lists all of the first draw.
+_LIST_TRANSFERS = 32
 #: Above so many switches the table is by tier.
 _LIST_SWITCHES = 48
 
@@ -61,6 +64,20 @@ def register(app: typer.Typer) -> None:
     fabric_import.register(verbs)
     fabric_probe.register(verbs)
     app.add_typer(verbs, name="fabric")
+
+
+@verbs.command()
+def kinds(json: options.Json = False) -> None:
+    """The kinds of fabric and the parameters that each takes."""
+    found = {kind: [*COMMON, *sorted(reads)] for kind, reads in READS.items()}
+    if json:
+        print_json(found)
+        return
+    table = Table("kind", "parameters")
+    for kind, names in found.items():
+        table.add_row(kind, ", ".join(names))
+    out.print(table)
+    out.print(f"A fabric is {EXAMPLE}. `zcube schema` describes every parameter.", highlight=False)
 
 
 @verbs.command()
@@ -190,14 +207,17 @@ def paths(
         out.print(f"{src} to {dst}: cut off" + ("" if detour else " (--detour allows longer paths)"), highlight=False)
     for qp, way in found:
         hops = " > ".join(f"{end.node} port {end.port}" for end in way.egress)
-        out.print(f"{hops} > {dst} port {qp.dst.port}   ({len(way.switches)} switches)", highlight=False)
+        crossed = len(way.switches)
+        count = f"{crossed} switch{'es' if crossed > 1 else ''}"
+        out.print(f"{hops} > {dst} port {qp.dst.port}   ({count})", highlight=False)
     if found and not failures:
         best = len(path(fabric, queue_pairs(fabric, src, dst, policy="shortest")[0], seed).switches)
-        if best < max(len(way.switches) for _, way in found):
+        longest = max(len(way.switches) for _, way in found)
+        if best < longest:
             ports = " and ".join(f"{a} to {b}" for a, b in shortest_port_pairs(fabric, found[0][0].src.node, dst))
             out.print(
-                f"Longer than shortest: {policy} takes two switches, port {ports} would take {best} but leave a port"
-                " idle. See --policy shortest.",
+                f"Longer than shortest: {policy} takes up to {longest} switches; port {ports} alone would take {best}, and"
+                " leave a port idle. See --policy shortest.",
                 highlight=False,
             )
 
@@ -260,7 +280,9 @@ def deadlock(
     allowed = [f for f in FAMILIES if f not in POLICIES or f != "unique" or default_policy(fabric.kind) == "unique"]
     if policy is not None and policy not in allowed:
         raise InputError("--policy", policy, f"{fabric.kind} has {', '.join(allowed)}")
-    found = [dependencies(fabric, each, failed) for each in ([policy] if policy else allowed)]
+    # Without failures there is no detour: its row would only repeat the policy's own.
+    listed = [policy] if policy else [each for each in allowed if each != "detour" or failed]
+    found = [dependencies(fabric, each, failed) for each in listed]
     if json:
         print_json([
                 {
@@ -327,6 +349,10 @@ def collide(
                 "transfers": len(found[0].pairs),
                 "mean_percent": mean,
                 "p1_percent": p1,
+                "transfers_percent": [
+                    {"src": a, "dst": b, "percent": float(share)}
+                    for (a, b), share in zip(found[0].pairs, found[0].shares_percent, strict=True)
+                ],
                 "per_seed": [{"mean_percent": one.mean_percent, "p1_percent": one.p1_percent} for one in found],
                 "busiest": [
                     {"link": link.link, "node": link.end.node, "port": link.end.port, "flows": link.flows}
@@ -342,6 +368,11 @@ def collide(
         "share of the NIC",
         f"mean {mean:.1f} % (draws {min(spread):.1f} to {max(spread):.1f}), first percentile {p1:.1f} %",
     )
+    if len(found[0].pairs) <= _LIST_TRANSFERS:
+        table = Table("transfer", "Gb/s", "of the NIC", title="first draw")
+        for (a, b), rate, share in zip(found[0].pairs, found[0].rates_gbps, found[0].shares_percent, strict=True):
+            table.add_row(f"{a} > {b}", f"{rate:.1f}", f"{share:.1f} %")
+        out.print(table)
     worst = max(busiest, key=lambda link: link.flows)
     _line("most flows on a cable", f"{worst.flows:g} on {worst.link} leaving {worst.end.node}")
 

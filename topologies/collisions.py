@@ -200,7 +200,12 @@ def _zcube_groups(fabric: Fabric, tier: str, wanted: int) -> list[list[int]]:
     """GPU numbers below each switch of a tier."""
     groups: dict[str, list[int]] = {switch.name: [] for switch in fabric.switches if switch.tier == tier}
     if fabric.kind != "zcube" or len(groups) < max(wanted, 2):
-        raise FabricError("pattern", fabric.kind, f"needs a zcube with {max(wanted, 2)} switches in a group")
+        raise FabricError(
+            "pattern",
+            fabric.kind,
+            f"this pattern is made from a zcube with {max(wanted, 2)} switches in a group; for another fabric list the"
+            " same pairs in a file (--transfers)",
+        )
     for (gpu, _), end in fabric.attachment.items():
         if end.node in groups:
             groups[end.node].append(fabric.gpu_by_name[gpu].number)

@@ -155,13 +155,14 @@ def blocks_per_pod(blocks: int, g: int, up: int) -> int:
 def _reason(n: int, r: int, g: int, tiers: int) -> str | None:
     """Why N GPUs do not make a non-blocking ROFT, or None."""
     half = r // 2
+    if n > r * half ** (tiers - 1):
+        most = "R*R/2" if tiers == 2 else "R*R*R/4"
+        return f"{('two', 'three')[tiers - 2]} tiers carry at most {most} = {r * half ** (tiers - 1)}"
     if not half or n % (half * g):
         return f"a block holds {half} servers of {g}, so gpus must be a multiple of {half * g}"
     if n % r:
         return f"gpus must be a multiple of asic_ports = {r}"
     if tiers == 2:
-        if n > r * half:
-            return f"two tiers carry at most R*R/2 = {r * half}"
         if half % (n // r):
             return f"the {half} uplinks of a leaf do not spread evenly over {n // r} spines"
         return None
@@ -170,8 +171,6 @@ def _reason(n: int, r: int, g: int, tiers: int) -> str | None:
     if not per_pod:
         return f"a pod of {g} leaves and {g} spines does not spread {half} uplinks evenly"
     pods, leaves_per_pod = blocks // per_pod, per_pod * g
-    if n > r * half * half:
-        return f"three tiers carry at most R*R*R/4 = {r * half * half}"
     if pods > r or (leaves_per_pod * half) % (n // r):
         return f"the {leaves_per_pod * half} core uplinks of a pod do not spread evenly over {n // r} cores"
     return None
