@@ -216,8 +216,8 @@ def paths(
         if best < longest:
             ports = " and ".join(f"{a} to {b}" for a, b in shortest_port_pairs(fabric, found[0][0].src.node, dst))
             out.print(
-                f"Longer than shortest: {policy} takes up to {longest} switches; port {ports} alone would take {best}, and"
-                " leave a port idle. See --policy shortest.",
+                f"Longer than shortest: {policy} takes up to {longest} switches; port {ports} alone would take {best},"
+                " and leave a port idle. See --policy shortest.",
                 highlight=False,
             )
 
