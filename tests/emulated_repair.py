@@ -28,7 +28,7 @@ from topologies.fabric import End, Fabric
 from topologies.paths import QueuePair, queue_pairs, walk_all_pairs
 from topologies.routes import Failures
 
-PAIRS = 25
+PAIRS = 8
 
 
 def set_link(net: network.EmulatedNetwork, end: End, state: str) -> None:
