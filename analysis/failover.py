@@ -54,9 +54,9 @@ def failover(folder: Path) -> Failover:
     first = float(faults[0]["t_monotonic_s"])
     timeline = []
     for event in events:
-        at = float(event["t_monotonic_s"])
         text = _text(event)
         if text:
+            at = float(event["t_monotonic_s"])
             timeline.append(Moment(1e3 * (at - first), (at - start) / dilation, text))
     transfers = run.transfers()
     fault_s = [(float(event["t_monotonic_s"]) - start) / dilation for event in faults if event["event"] == "fault down"]
