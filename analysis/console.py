@@ -5,27 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from analysis.compare import Comparison
+from analysis.console_table import plain_table
 
 _STYLES = {"NOT EQUAL": "bold red", "differs": "yellow", "same": "dim"}
-
-
-def _table(title: str, caption: str = "") -> Table:
-    return Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        caption=Text(caption, style="dim") if caption else None,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        header_style="bold",
-    )
 
 
 def _heads(comparison: Comparison) -> list[Text]:
@@ -42,7 +30,7 @@ def _heads(comparison: Comparison) -> list[Text]:
 
 def equality_table(comparison: Comparison) -> Table:
     """What is equal, what is meant to differ, and what should not differ but does."""
-    table = _table(
+    table = plain_table(
         "1. What is equal", "differs: what the fabrics differ in. NOT EQUAL: should be the same, and is not."
     )
     table.add_column("")
@@ -62,7 +50,7 @@ def result_table(comparison: Comparison) -> Table:
         f"Model time and bytes. Brackets: 95 % bootstrap interval over {sessions} sessions. "
         f"Percentages: against {comparison.arms[0].label}."
     )
-    table = _table("2. Results", caption)
+    table = plain_table("2. Results", caption)
     table.add_column("")
     table.add_column("")
     for head in _heads(comparison):
@@ -89,7 +77,7 @@ def result_table(comparison: Comparison) -> Table:
 
 def fidelity_table(comparison: Comparison) -> Table:
     """Whether the emulation did what it should have done."""
-    table = _table("4. Fidelity of the emulation")
+    table = plain_table("4. Fidelity of the emulation")
     table.add_column("")
     for head in _heads(comparison):
         table.add_column(head, justify="right")

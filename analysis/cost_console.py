@@ -4,29 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from analysis.console_table import plain_table
 from analysis.cost_comparison import CostComparison
 from analysis.formats import change, number
 from analysis.token_cost import TokenCosts
 
 _ITEM = {"dac": "copper", "fibre": "fibre", "nics": "NICs", "cabling": "cabling", "optics": "optics"}
-
-
-def _table(title: str, caption: str = "") -> Table:
-    return Table(
-        title=Text(title, style="bold"),
-        title_justify="left",
-        caption=Text(caption, style="dim") if caption else None,
-        caption_justify="left",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        header_style="bold",
-    )
 
 
 def _columns(table: Table, labels: Iterable[str]) -> None:
@@ -51,7 +39,7 @@ def _usd(value: float) -> str:
 
 def physical_table(comparison: CostComparison) -> Table:
     """Counts on the graph."""
-    table = _table("1. Parts", "A 200G end is half a 400G module. Percentages: against the first.")
+    table = plain_table("1. Parts", "A 200G end is half a 400G module. Percentages: against the first.")
     table.add_column("")
     table.add_column("")
     _columns(table, comparison.labels)
@@ -65,7 +53,7 @@ def physical_table(comparison: CostComparison) -> Table:
 def cost_table(comparison: CostComparison) -> Table:
     """Lines, totals, per GPU, power."""
     costs = comparison.costs
-    table = _table("2. Cost, USD", "~ an assumed price. Cells: USD (quantity).")
+    table = plain_table("2. Cost, USD", "~ an assumed price. Cells: USD (quantity).")
     table.add_column("")
     table.add_column("part")
     table.add_column("each", justify="right")
@@ -112,7 +100,7 @@ def print_costs(comparison: CostComparison, console: Console) -> None:
 def print_token_costs(costs: TokenCosts, console: Console) -> None:
     """Dollars per 1,000 tokens, line by line."""
     parts: list[RenderableType] = [Text(line, style="bold red") for line in costs.warnings()]
-    table = _table(
+    table = plain_table(
         "Cost of tokens, USD",
         f"Per hour, and per 1,000 output tokens in brackets. CapEx spread over {costs.years:g} years. "
         "Percentages: against the first.",

@@ -61,7 +61,8 @@ class AgentPool:
         self._sent_by_pair: dict[tuple[str, str], int] = {}
         self.cut: set[int] = set()  # queue pairs whose path is gone
         self.moved_bytes = 0
-        self._failures, self._detour = NONE, False
+        self._failures = NONE
+        self._came_back = False  # a queue pair had a path again before its receiver had answered
         self._asked: dict[tuple[str, str, int], int] = {}  # receiver, address, port -> cut queue pair
         self._connecting: dict[str, list[list[int]]] = {}  # sender -> batches of queue pairs it was told to connect
         for number, qp in enumerate(self.queue_pairs):
@@ -149,18 +150,18 @@ class AgentPool:
         """Queue pairs of a GPU pair that have a path and a connection."""
         return [number for number in self._ids_by_pair[src_gpu, dst_gpu] if number not in self.cut]
 
-    def set_failures(self, failures: Failures, *, detour: bool = False) -> int:
+    def set_failures(self, failures: Failures) -> int:
         """Move flows: queue pairs whose path is gone are cut, those that have one again, or only now, are connected.
 
         Returns how many queue pairs were cut. What their receivers did not get follows when they have said how far
         they got (`poll`).
         """
         fabric = self.network.fabric
-        self._failures, self._detour = failures, detour
+        self._failures, self._came_back = failures, False
         to_cut: dict[str, list[list[object]]] = {}
         to_connect: dict[str, list[int]] = {}
         for (src, dst), ids in self._ids_by_pair.items():
-            left = queue_pairs(fabric, src, dst, self.routing.queue_pairs, failures=failures, detour=detour)
+            left = queue_pairs(fabric, src, dst, self.routing.queue_pairs, failures=failures)
             known = {self.queue_pairs[number]: number for number in ids}
             for qp in left:
                 if qp not in known:
@@ -174,8 +175,11 @@ class AgentPool:
                     self.cut.add(number)
                     self._asked[peer] = number
                     to_cut.setdefault(qp.dst.node, []).append([flow.src_ip, flow.src_port])
-                elif qp in left and number in self.cut and peer not in self._asked and not self._is_connecting(number):
-                    to_connect.setdefault(qp.src.node, []).append(number)
+                elif qp in left and number in self.cut and not self._is_connecting(number):
+                    if peer in self._asked:
+                        self._came_back = True
+                    else:
+                        to_connect.setdefault(qp.src.node, []).append(number)
         for name, peers in to_cut.items():
             self._order(name, op="cut_in", peers=peers)
         for name, numbers in to_connect.items():
@@ -204,12 +208,11 @@ class AgentPool:
         for ip, port, offset in offsets:
             number = self._asked.pop((receiver, str(ip), int(port)))
             qp = self.queue_pairs[number]
-            pair = next(pair for pair, ids in self._ids_by_pair.items() if number in ids)
-            orders.setdefault(qp.src.node, []).append([number, offset, self.usable(*pair)])
+            orders.setdefault(qp.src.node, []).append([number, offset, self.usable(qp.src.node, qp.dst.node)])
         for name, qps in orders.items():
             self._order(name, op="cut", qps=qps)
-        if not self._asked:  # what has come back in the meantime
-            self.set_failures(self._failures, detour=self._detour)
+        if self._came_back and not self._asked:
+            self.set_failures(self._failures)
 
     def drop(self, transfer_id: int, src_gpu: str) -> None:
         """Send no more of a handoff that was given up."""

@@ -58,8 +58,6 @@ class FaultPlayer:
 
     def __post_init__(self) -> None:
         self._events = sorted(self.faults.events, key=lambda event: event.at_s)
-        for event in self._events:
-            links_of(self.network.fabric, [*event.down, *event.up])
 
     def step(self, pool: AgentPool) -> None:
         """Do what is due; to be called often."""

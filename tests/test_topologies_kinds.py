@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from wiring_checks import check_plugs
 
 from scenario.errors import InputError
 from scenario.fabric_spec import fabric_from_text
@@ -208,24 +209,6 @@ def test_invariants_at_any_size(kind: str, data: st.DataObject) -> None:
 
 def _plug(end: End) -> tuple[str, int]:
     return end.node, end.port
-
-
-def check_plugs(fabric: Fabric) -> None:
-    """Every port of every node has exactly one cable, and names, addresses and DPIDs are unique and fit."""
-    ends = Counter(end for link in fabric.links for end in (link.a, link.b))
-    owners = {owner.name: owner.ports for owner in (*fabric.gpus, *fabric.switches)}
-    assert set(ends.values()) == {1}
-    assert set(ends) == {End(name, port.number) for name, ports in owners.items() for port in ports}
-    names = [port.name for ports in owners.values() for port in ports]
-    assert len(set(names)) == len(names) and max(map(len, names)) <= 15
-    nics = [port for gpu in fabric.gpus for port in gpu.ports]
-    assert len({port.ip for port in nics}) == len({port.mac for port in nics}) == len(nics)
-    assert len({switch.dpid for switch in fabric.switches}) == len(fabric.switches)
-    prefix_of: dict[str, set[str]] = defaultdict(set)
-    for gpu in fabric.gpus:
-        for port in gpu.ports:
-            prefix_of[str(port.ip).rsplit(".", 1)[0]].add(fabric.attachment[gpu.name, port.number].node)
-    assert all(len(homes) == 1 for homes in prefix_of.values())  # a /24 is one switch
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from wiring_checks import check_plugs
 
 from topologies.build import build
 from topologies.fabric import Builder, End, Fabric, FabricError
@@ -29,20 +30,6 @@ def switches_of(fabric: Fabric, gpu: int) -> tuple[int, ...]:
     ports = fabric.gpus[gpu - 1].ports
     ends = [fabric.attachment[f"gpu{gpu}", port.number] for port in ports]
     return tuple(fabric.switch_by_name[end.node].number for end in ends)
-
-
-def check_plugs(fabric: Fabric) -> None:
-    """Every port of every node has exactly one cable, and names, addresses and DPIDs are unique and fit."""
-    ends = Counter(end for link in fabric.links for end in (link.a, link.b))
-    owners = {owner.name: owner.ports for owner in (*fabric.gpus, *fabric.switches)}
-    assert set(ends.values()) == {1}
-    assert set(ends) == {End(name, port.number) for name, ports in owners.items() for port in ports}
-    names = [port.name for ports in owners.values() for port in ports]
-    assert len(set(names)) == len(names) and max(map(len, names)) <= 15
-    nics = [port for gpu in fabric.gpus for port in gpu.ports]
-    assert len({port.ip for port in nics}) == len({port.mac for port in nics}) == len(nics)
-    assert len({switch.dpid for switch in fabric.switches}) == len(fabric.switches)
-    assert len({link.id for link in fabric.links}) == len(fabric.links)
 
 
 @pytest.mark.parametrize(("fabric", "table"), [(zcube(16, 4), ZCUBE_16_4), (zcube(32, 8), ZCUBE_32_8)])
