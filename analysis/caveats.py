@@ -58,8 +58,8 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
     policies = {arm.scenario.policy for arm in runs}
     if "ecmp_ovs" in policies:
         found.append(
-            "Under ecmp_ovs the switches' own hash picks paths: they are observed (first packet of each connection), and"
-            " another run of the same seed may have others."
+            "Under ecmp_ovs the switches' own hash picks paths: they are observed (first packet of each connection),"
+            " and another run of the same seed may have others."
         )
     if "spray" in policies:
         found.append(
