@@ -18,9 +18,10 @@ def prefill_tokens_per_s(scenario: Scenario) -> float:
     return scenario.serving.prefill_tokens_per_s_per_gpu * scenario.fabric.gpus_per_server
 
 
-def prefill_batch_s(scenario: Scenario, uncached_tokens: float) -> float:
-    """Seconds of one prefill batch with this many uncached tokens."""
-    return scenario.serving.prefill_base_ms / 1e3 + uncached_tokens / prefill_tokens_per_s(scenario)
+def prefill_batch_s(scenario: Scenario, uncached_tokens: float, gpus: int | None = None) -> float:
+    """Seconds of one prefill batch with this many uncached tokens on an instance of `gpus` GPUs (default: a server)."""
+    rate = scenario.serving.prefill_tokens_per_s_per_gpu * (gpus or scenario.fabric.gpus_per_server)
+    return scenario.serving.prefill_base_ms / 1e3 + uncached_tokens / rate
 
 
 def decode_after_first_s(serving: ServingSection, output_tokens: float) -> float:

@@ -11,8 +11,11 @@ Phase = Literal["warmup", "measured", "cooldown"]
 
 @dataclass(frozen=True)
 class Request:
-    """One turn. `cached_tokens` of the prompt are prefix hits: not computed again, but handed off all the
-    same."""
+    """One turn. `cached_tokens` of the prompt are prefix hits: not computed again, but handed off all the same.
+
+    `prefix_blocks` names the prompt's blocks of `block_tokens` tokens: equal ids in front mean an equal prefix. A
+    record of a real service may say which GPUs served it.
+    """
 
     request_id: int
     session_id: int
@@ -22,6 +25,10 @@ class Request:
     cached_tokens: int
     output_tokens: int
     phase: Phase
+    prefix_blocks: tuple[int, ...] | None = None
+    block_tokens: int = 0
+    prefill_gpu: str | None = None
+    decode_gpu: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.cached_tokens <= self.input_tokens or self.input_tokens < 1 or self.output_tokens < 1:
