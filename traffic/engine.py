@@ -28,25 +28,23 @@ earlier than events already handled; what such an event sets off starts at the s
 
 from __future__ import annotations
 
-import math
-
 from scenario.models import Scenario
 from traffic.actions import Action, EmitToken, Event, TimerFired, TimerKey, TimerKind, TransferDone, TransferFailed
 from traffic.compute import decode_after_first_s, prefill_batch_s
 from traffic.decode import Decode
 from traffic.fit import check_requests_fit
 from traffic.gateway import Gateway, objective
+from traffic.gpu_states import GpuStates
 from traffic.handoffs import Handoffs
+from traffic.instances import build_decodes, build_prefills
 from traffic.kv import KvModel, kv_model
-from traffic.memory import decode_gpus, decode_memory_bytes, prefill_gpus, prefill_memory_bytes, prefix_cache_tokens
-from traffic.nic_map import split_evenly
+from traffic.memory import prefill_gpus
 from traffic.outbox import Outbox
 from traffic.prefill import Batch, Prefill
-from traffic.prefix_cache import PrefixCache
+from traffic.prefix_pool import remote_prefix
 from traffic.records import BEFORE_FIRST_TOKEN, Live, Step
 from traffic.requests import Request, Source
 from traffic.rng import exponential, uniform
-from traffic.shapes import Flow, decode_targets, prefill_instances
 
 
 class Engine:
@@ -62,9 +60,8 @@ class Engine:
         self._lives = {r.request_id: self._live(r, model) for r in source.requests}
         self._open_measured = set(source.measured_ids)
         self._out = Outbox()
-        self._prefills: dict[str, Prefill] = {}
-        self._decodes: dict[str, Decode] = {}
-        self._build_instances(model)
+        self._prefills = build_prefills(scenario, model)
+        self._decodes = build_decodes(scenario, model)
         self._gateway = Gateway(scenario, self._prefills, self._decodes)
         self._handoffs = Handoffs(scenario, self._out, self._gateway.path_load)
         self._batches: dict[int, Prefill] = {}
@@ -72,17 +69,16 @@ class Engine:
         self._pieces: dict[int, tuple[Live, int, int]] = {}  # timer -> request, its attempt, bytes
         self._layers: dict[int, tuple[Prefill, Batch, int]] = {}  # timer -> groups of layers that are then done
         self._failing: dict[int, tuple[Live, int]] = {}  # timer -> request, its attempt
-        self._states: dict[tuple[str, str], tuple[str, float]] = {}
-        self._gpu_rows: list[dict[str, object]] = []
+        self._states = GpuStates()
 
     # What a driver and the run folder see
 
     def start(self) -> list[Action]:
         """The timers of the first arrivals; every GPU waits for work from model time 0."""
         for prefill in self._prefills.values():
-            self._note(prefill, 0.0)
+            self._states.note(prefill, 0.0)
         for decode in self._decodes.values():
-            self._note(decode, 0.0)
+            self._states.note(decode, 0.0)
         for at_s, request in self._source.initial():
             self._out.timer(at_s, TimerKind.ARRIVAL, request.request_id)
         return self._out.take()
@@ -119,7 +115,7 @@ class Engine:
     @property
     def gpu_states(self) -> list[dict[str, object]]:
         """Rows of the `gpus` table: a row where a GPU's state changes; times of one GPU never decrease."""
-        return list(self._gpu_rows)
+        return list(self._states.rows)
 
     # Timers
 
@@ -188,30 +184,15 @@ class Engine:
             live.held_tokens = decode.cache.match(request)
         live.local = uniform(self._scenario.seed, request.request_id, purpose="local") < serving.local_handoff_share
         live.mark("prefill_waiting", t_s)
-        read = self._remote_prefix(live) if serving.prefix_cache == "pool" else []
+        pooled = serving.prefix_cache == "pool"
+        read = remote_prefix(live, prefill, self._prefills.values(), self._model) if pooled else []
         self._gateway.outstanding("prefill", live.prefill_name, 1, live.uncached_tokens)
         self._gateway.outstanding("decode", live.decode_name, 1, request.total_tokens)
         if read:
             live.step = Step.FETCH
-            self._handoffs.send(live, read, t_s, "prefix")
+            self._handoffs.send(live, self._handoffs.by_nic(live, read), t_s, "prefix")
         else:
             self._enqueue(live, t_s)
-
-    def _remote_prefix(self, live: Live) -> list[Flow]:
-        """Flows that bring what another instance holds of the prefix and this one lacks; it then counts as cached."""
-        here = self._prefill_of(live)
-        found = [(one.cache.match(live.request), one) for one in self._prefills.values() if one is not here]
-        held, holder = max(found, key=lambda pair: pair[0], default=(0, here))
-        more = held - live.cached_tokens
-        if more <= 0:
-            return []
-        live.cached_tokens = held
-        size = self._model.kv_bytes(more)
-        pairs = list(zip(holder.instance.gpus, here.instance.gpus, strict=True))
-        if self._model.mla:  # every rank holds all of it: one copy crosses, the server passes it on
-            return self._handoffs.by_nic(live, [Flow(*pairs[0], size)])
-        shares = zip(pairs, split_evenly(size, len(pairs)), strict=True)
-        return self._handoffs.by_nic(live, [Flow(*pair, share) for pair, share in shares])
 
     def _enqueue(self, live: Live, t_s: float) -> None:
         live.step = Step.QUEUED
@@ -243,7 +224,7 @@ class Engine:
                 for live in early:
                     if not live.holds_decode:
                         self._ask_decode(live, batch.start_s)
-        self._note(prefill, t_s)
+        self._states.note(prefill, t_s)
 
     def _layers_done(self, prefill: Prefill, batch: Batch, groups: int) -> None:
         if prefill.running is not batch:
@@ -304,7 +285,7 @@ class Engine:
             ready, live.waiting = live.waiting, []
             for size in ready:
                 self._submit(live, size, start_s)
-        self._note(decode, t_s)
+        self._states.note(decode, t_s)
 
     def _transfer_begins(self, live: Live, t_s: float) -> float:
         start_s = live.mark("kv_transfer", t_s)
@@ -366,7 +347,7 @@ class Engine:
         prefill.release(live)
         if self._serving.max_inbound is not None:
             self._run_decode(decode, here_s)
-        self._note(decode, here_s)
+        self._states.note(decode, here_s)
         self._run_prefill(prefill, here_s)
         if self._serving.decode_first_step_ms:
             at_s = here_s + self._serving.decode_first_step_ms / 1e3
@@ -469,42 +450,9 @@ class Engine:
         whole, with_output = model.kv_bytes(request.input_tokens), model.kv_bytes(request.total_tokens)
         return Live(request, whole, with_output, objective(self._scenario, request))
 
-    def _build_instances(self, model: KvModel) -> None:
-        serving, scenario = self._serving, self._scenario
-        gpus, memory = decode_gpus(scenario), decode_memory_bytes(scenario)
-        for target in decode_targets(scenario):
-            self._decodes[target.name] = Decode(
-                target,
-                serving.decode_slots_per_gpu * gpus,
-                memory,
-                lambda _batch, _context: serving.decode_step_ms / 1e3,
-                PrefixCache(memory // model.bytes_per_token),
-                serving.max_inbound,
-            )
-        for instance in prefill_instances(scenario):
-            targets = {t.name: t for t in decode_targets(scenario, instance)}
-            self._prefills[instance.name] = Prefill(
-                instance,
-                targets,
-                tuple(targets),
-                prefill_memory_bytes(scenario, model),
-                serving.prefill_batch_tokens,
-                PrefixCache(prefix_cache_tokens(scenario, model)),
-                serving.chunked_prefill,
-            )
-
     def _prefill_of(self, live: Live) -> Prefill:
         return self._prefills[live.prefill_name]
 
     def _decode_of(self, live: Live) -> Decode:
         return self._decodes[live.decode_name]
 
-    def _note(self, one: Prefill | Decode, t_s: float) -> None:
-        """A row where the state of an instance's GPUs has changed."""
-        role, instance = ("prefill", one.instance) if isinstance(one, Prefill) else ("decode", one.target)
-        state, key = one.state, (role, instance.name)
-        before, since_s = self._states.get(key, ("", -math.inf))
-        if state != before:
-            at_s = max(t_s, since_s)
-            self._states[key] = state, at_s
-            self._gpu_rows.extend({"gpu": gpu, "t_s": at_s, "state": state} for gpu in instance.gpus)
