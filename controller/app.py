@@ -184,7 +184,7 @@ class FabricApp(sdn.App):
     def _install(self, datapath: Any, name: str, answers: Answers) -> None:
         """Send a switch what it lacks, and take away what it should not have."""
         rules, groups = self._wanted(name)
-        cookies = {(rule.priority, rule.match): self.ruleset.cookie(rule) for rule in rules}
+        cookies: dict[RuleKey, int] = {(rule.priority, rule.match): self.ruleset.cookie(rule) for rule in rules}
         found = difference(rules, cookies, groups, answers.rules, answers.groups)
         for text in found.foreign:
             LOG.warning("%s has a rule that is not ours: %s", name, text)
