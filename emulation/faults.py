@@ -33,9 +33,7 @@ def links_of(fabric: Fabric, names: Iterable[str]) -> list[str]:
     except FabricError as error:
         raise InputError("faults.events", error.value, error.allowed) from None
     return [
-        link.id
-        for link in fabric.links
-        if link.id in failures.links or {link.a.node, link.b.node} & failures.switches
+        link.id for link in fabric.links if link.id in failures.links or {link.a.node, link.b.node} & failures.switches
     ]
 
 
@@ -120,4 +118,5 @@ class FaultPlayer:
         if down != self._down:
             self._down = down
             moved = pool.set_failures(Failures.of(self.network.fabric, down))
-            self.log({"event": "flows moved", "queue_pairs_cut": moved, "t_monotonic_s": time.monotonic()})
+            now_s = time.monotonic()
+            self.log({"event": "flows moved", "down": sorted(down), "queue_pairs_cut": moved, "t_monotonic_s": now_s})
