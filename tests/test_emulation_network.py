@@ -83,6 +83,7 @@ def start(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.alone
 def test_a_small_comparison_end_to_end(tmp_path: Path) -> None:
     before = snapshot()
     process = start(tmp_path, "--json")
@@ -158,6 +159,7 @@ def check_ports(run: RunFolder) -> None:
     assert wire * 0.99 <= grew <= (wire + begun) * 1.05
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("victim", ["zcube", "zcube", "emulation.init", "emulation.runner"])
 def test_sigkill_at_any_moment_leaves_nothing(tmp_path: Path, victim: str) -> None:
     before = snapshot()
@@ -178,6 +180,7 @@ def test_sigkill_at_any_moment_leaves_nothing(tmp_path: Path, victim: str) -> No
         pd.read_parquet(partial)  # every file with a final name is whole
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("victim", "said"),
     [
@@ -231,6 +234,7 @@ def pid_of(module: str) -> int | None:
     return None
 
 
+@pytest.mark.alone
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     before = snapshot()
     process = start(tmp_path, "--arm", "ZCube")
