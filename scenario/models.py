@@ -11,6 +11,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from topologies.paths import POLICIES, default_policy
+from topologies.routing import Routing
+
 
 class Section(BaseModel):
     """A part of the scenario: frozen, and strict about unknown keys."""
@@ -57,7 +60,14 @@ class FabricSection(Section):
 class RoutingSection(Section):
     """How a queue pair finds its path, and how a handoff is spread over queue pairs."""
 
-    policy: Literal["auto", "unique", "ecmp"] = Field("auto", description="auto: unique on zcube, ecmp on roft")
+    policy: Literal["auto", "unique", "shortest", "ecmp", "ecmp_ovs", "spray"] = Field(
+        "auto",
+        description="auto: unique on zcube, ecmp elsewhere; ecmp_ovs: the switches' own hash; spray: frame by frame"
+        " over all equal paths",
+    )
+    detour: bool = Field(
+        False, description="after failures a pair without any of its own paths takes whatever way is left, however long"
+    )
     queue_pairs: int = Field(1, ge=1, le=16, description="queue pairs per (source port, destination port)")
     qp_policy: Literal["split", "round_robin"] = Field(
         "split", description="split: a handoff over all queue pairs; round_robin: one queue pair per handoff"
@@ -224,9 +234,30 @@ class Scenario(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _policy_fits(self) -> Scenario:
+        policy, kind = self.routing.policy, self.fabric.kind
+        if policy == "unique" and kind != "zcube":
+            others = ", ".join(("auto", *POLICIES[1:]))
+            raise ValueError(f"routing.policy = {policy} is ZCube's own; {kind} has {others}")
+        if policy == "spray":
+            for name, value, needed in (
+                ("queue_pairs", self.routing.queue_pairs, 1),
+                ("qp_policy", self.routing.qp_policy, "split"),
+            ):
+                if value != needed:
+                    raise ValueError(
+                        f"routing.{name} = {value} cannot be sprayed: spray makes a connection for each equal path"
+                        f" itself; leave it at {needed}"
+                    )
+        return self
+
     @property
-    def policy(self) -> Literal["unique", "ecmp"]:
+    def policy(self) -> str:
         """The path policy after `auto` is resolved."""
-        if self.routing.policy != "auto":
-            return self.routing.policy
-        return "unique" if self.fabric.kind == "zcube" else "ecmp"
+        return default_policy(self.fabric.kind) if self.routing.policy == "auto" else self.routing.policy
+
+    @property
+    def paths(self) -> Routing:
+        """What decides queue pairs and paths."""
+        return Routing(self.policy, self.routing.queue_pairs, self.seed, self.routing.detour)
