@@ -151,7 +151,8 @@ class AgentPool:
         if self.routing.qp_policy == "round_robin":
             turn = self._sent_by_pair.get((src_gpu, dst_gpu), 0) % self.routing.queue_pairs
             self._sent_by_pair[src_gpu, dst_gpu] = turn + 1
-            ids = [number for number in ids if self.queue_pairs[number].index == turn]
+            # Failures may have taken that one alone.
+            ids = [number for number in ids if self.queue_pairs[number].index == turn] or ids[:1]
         return [ids] if self.routing.striping == "adaptive" else [[number] for number in ids]
 
     def usable(self, src_gpu: str, dst_gpu: str) -> list[int]:

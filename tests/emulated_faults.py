@@ -205,7 +205,7 @@ def main(text: str, sdn: str) -> dict[str, object]:
             write_sysctls(net.node_pid(gpu.name), TCP_SOONER)
         network.start_switches(net)
         controller.wait_confirmed()
-        pool = AgentPool(net, planned, SCALE, scenario.routing, scenario.transport, sys.stderr.buffer)
+        pool = AgentPool(net, planned, SCALE, scenario, sys.stderr.buffer)
         run = FaultRun(net, controller, pool)
         run.play()
         run.storm()
