@@ -55,7 +55,18 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
         f"Shape {serving.shape}, layout {serving.layout} and striping {first.scenario.routing.striping} "
         "decide the sign of the result: another setting of any of them can turn it round.",
     ]
-    if any(arm.scenario.policy == "ecmp" for arm in runs):
+    policies = {arm.scenario.policy for arm in runs}
+    if "ecmp_ovs" in policies:
+        found.append(
+            "Under ecmp_ovs the switches' own hash picks paths: they are observed (first packet of each connection),"
+            " and another run of the same seed may have others."
+        )
+    if "spray" in policies:
+        found.append(
+            "spray is a model: a connection for each equal path, frames over whichever drains. It balances as adaptive"
+            " per-packet routing does, without the reordering that a NIC would have to repair."
+        )
+    if policies & {"ecmp", "ecmp_ovs"}:
         found.append(
             "One seed of ECMP with persistent queue pairs is one draw of the mapping from flows to links: "
             "another seed gives another mapping. No significance between fabrics is claimed."

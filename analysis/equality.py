@@ -250,6 +250,8 @@ def _sharing(fabric: Mapping[str, Any]) -> str:
 
 def _queue_pairs(arm: ArmResult) -> str:
     routing = arm.scenario.routing
+    if arm.scenario.policy == "spray":
+        return "one for each equal path, frame by frame"
     return f"{routing.queue_pairs} a port pair, {routing.qp_policy}"
 
 

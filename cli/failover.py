@@ -27,7 +27,6 @@ from scenario.load import with_changes
 from scenario.models import Scenario
 from simulation.run import simulate
 from topologies.build import build
-from topologies.paths import path, queue_pairs
 from traffic.shapes import planned_pairs
 
 ARMS = ("ROFT", "ZCube")
@@ -96,8 +95,8 @@ def _busiest(scenario: Scenario) -> str:
     fabric = build(scenario.fabric)
     crossing: Counter[str] = Counter()
     for src, dst in planned_pairs(scenario):
-        for qp in queue_pairs(fabric, src, dst, scenario.routing.queue_pairs):
-            crossing.update(path(fabric, qp, scenario.seed).links)
+        for qp in scenario.paths.queue_pairs(fabric, src, dst):
+            crossing.update(scenario.paths.path(fabric, qp).links)
     between = [link.id for link in fabric.links if link.tier != "access"]
     return max(between, key=lambda link: crossing[link])
 

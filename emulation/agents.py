@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,13 @@ from typing import IO
 
 from emulation.network import EmulatedNetwork
 from scenario.errors import RunError
-from scenario.models import RoutingSection, TransportSection
+from scenario.models import Scenario, TransportSection
 from scenario.scale import Scale
-from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, queue_pairs
+from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple
 from topologies.routes import NONE, Failures
 
+#: A connection with fewer frames in flight waits for acknowledgements on the longest paths.
+MIN_WINDOW_FRAMES = 4
 AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent.py"
 
 
@@ -49,12 +52,11 @@ class AgentPool:
         network: EmulatedNetwork,
         queue_pairs: Sequence[QueuePair],
         scale: Scale,
-        routing: RoutingSection,
-        transport: TransportSection,
+        scenario: Scenario,
         log: IO[bytes],
     ) -> None:
         """Start the agents and open every queue pair. Raises RunError when one does not connect."""
-        self.network, self.routing = network, routing
+        self.network, self.routing, self.paths = network, scenario.routing, scenario.paths
         self.queue_pairs = list(queue_pairs)
         self._ids_by_pair: dict[tuple[str, str], list[int]] = {}
         self._by_addresses: dict[tuple[str, str, int], QueuePair] = {}
@@ -62,6 +64,7 @@ class AgentPool:
         self.cut: set[int] = set()  # queue pairs whose path is gone
         self.moved_bytes = 0
         self._failures = NONE
+        self.failures_since: list[tuple[int, Failures]] = []  # monotonic ns at which flows were moved
         self._came_back = False  # a queue pair had a path again before its receiver had answered
         self._asked: dict[tuple[str, str, int], int] = {}  # receiver, address, port -> cut queue pair
         self._connecting: dict[str, list[list[int]]] = {}  # sender -> batches of queue pairs it was told to connect
@@ -76,7 +79,7 @@ class AgentPool:
         self.poller = select.epoll()
         for name in names:
             self._start(name, log)
-        self._open(names, scale, transport)
+        self._open(names, scale, scenario.transport)
 
     def _start(self, name: str, log: IO[bytes]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -91,6 +94,11 @@ class AgentPool:
         self.poller.register(ours.fileno(), select.EPOLLIN)
 
     def _open(self, names: Iterable[str], scale: Scale, transport: TransportSection) -> None:
+        window_frames, chunk_frames = transport.inflight_cap_frames, transport.chunk_frames
+        if self.paths.policy == "spray":  # the connections of a port pair share its cap, and each frame its path anew
+            a_port_pair = Counter((qp.src, qp.dst) for qp in self.queue_pairs)
+            window_frames = max(MIN_WINDOW_FRAMES, window_frames // max(a_port_pair.values()))
+            chunk_frames = 1
         for name in names:
             self._order(
                 name,
@@ -98,8 +106,8 @@ class AgentPool:
                 listen=[port.ip for port in self.network.fabric.gpu_by_name[name].ports],
                 port=QP_SERVER_PORT,
                 cc=transport.congestion_control,
-                window_bytes=transport.inflight_cap_frames * scale.mss_bytes,
-                chunk_bytes=transport.chunk_frames * scale.mss_bytes,
+                window_bytes=window_frames * scale.mss_bytes,
+                chunk_bytes=chunk_frames * scale.mss_bytes,
                 frame_bytes=scale.mss_bytes,
             )
         for name in names:
@@ -158,10 +166,11 @@ class AgentPool:
         """
         fabric = self.network.fabric
         self._failures, self._came_back = failures, False
+        self.failures_since.append((time.monotonic_ns(), failures))
         to_cut: dict[str, list[list[object]]] = {}
         to_connect: dict[str, list[int]] = {}
         for (src, dst), ids in self._ids_by_pair.items():
-            left = queue_pairs(fabric, src, dst, self.routing.queue_pairs, failures=failures)
+            left = self.paths.queue_pairs(fabric, src, dst, failures)
             known = {self.queue_pairs[number]: number for number in ids}
             for qp in left:
                 if qp not in known:

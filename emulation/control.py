@@ -26,6 +26,7 @@ def make_plan(scenario: Scenario, queue_pairs: Iterable[QueuePair]) -> Plan:
         fabric=FabricPlan(**scenario.fabric.model_dump()),
         seed=scenario.seed,
         planned=tuple(dict.fromkeys(queue_pairs)),
+        detour=scenario.routing.detour,
     )
 
 

@@ -2,17 +2,15 @@
 
     python -m emulation.probe_run SETTINGS      (JSON: the fields of emulation.probe.Settings)
 
-One AF_PACKET socket in every node's namespace sees each frame that enters or leaves it, so the path of each single
-packet is known exactly; counters would only say how many packets passed, not which. A packet is known by its 5-tuple
-and by a marker at the start of its payload (an ICMP error quotes the packet it is about, so the marker alone will not
-do). The last line of output is {"probe": result}.
+So the path of each single packet is known exactly (`emulation.watch`). A packet is known by its 5-tuple and by a marker
+at the start of its payload (an ICMP error quotes the packet it is about, so the marker alone will not do). The last
+line of output is {"probe": result}.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import select
 import socket
 import sys
 import tempfile
@@ -32,14 +30,13 @@ from emulation.netns import entered
 from emulation.probe import Settings
 from emulation.probe_path import Observed, Sighting, follow
 from emulation.sandbox import STATE_DIR
+from emulation.watch import Watch
 from topologies import paths
 from topologies.build import build
 from topologies.fabric import End, Fabric
 from topologies.paths import FiveTuple, QueuePair, five_tuple, flow_path, queue_pairs, shares
 from topologies.tables import Tables
 
-_ETH_P_ALL = 0x0003
-_PACKET_OUTGOING = 4
 #: A probe that is on its way is there within milliseconds; the first one waits for the switches to set up its flow.
 ARRIVES_WITHIN_S = 3.0
 #: Copies that went elsewhere may be a little later.
@@ -48,54 +45,22 @@ STRAYS_WITHIN_S = 0.05
 _BPS_PER_GBPS = 1e6
 
 
-class Watch:
-    """A packet socket in every node of the fabric."""
-
-    def __init__(self, net: network.EmulatedNetwork) -> None:
-        self._end_of = {port.name: End(o.name, port.number) for o in net.fabric.nodes for port in o.ports}
-        self._sockets: dict[int, socket.socket] = {}
-        self._poller = select.poll()
-        for owner in net.fabric.nodes:
-            with entered(net.node_pid(owner.name)):
-                sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ETH_P_ALL))
-            sock.setblocking(False)
-            self._sockets[sock.fileno()] = sock
-            self._poller.register(sock.fileno(), select.POLLIN)
-
-    def gather(self, flow: FiveTuple, markers: list[bytes], last: End) -> dict[bytes, list[Sighting]]:
-        """Marker -> where its packet was seen. Waits until all are at `last`, or ARRIVES_WITHIN_S."""
-        found: dict[bytes, list[Sighting]] = defaultdict(list)
-        missing = set(markers)
-        deadline = time.monotonic() + ARRIVES_WITHIN_S
-        while (left_s := deadline - time.monotonic()) > 0:
-            for fd, _ in self._poller.poll(left_s * 1000):
-                for marker, sighting in self._read(self._sockets[fd], flow, markers):
-                    found[marker].append(sighting)
-                    if sighting.end == last and sighting.way == "in" and marker in missing:
-                        missing.discard(marker)
-                        if not missing:
-                            deadline = time.monotonic() + STRAYS_WITHIN_S
-        return found
-
-    def _read(
-        self, sock: socket.socket, flow: FiveTuple, markers: list[bytes]
-    ) -> list[tuple[bytes, Sighting]]:
-        found: list[tuple[bytes, Sighting]] = []
-        while True:
-            try:
-                data, (interface, _, packet_type, *_) = sock.recvfrom(65_535)
-            except BlockingIOError:
-                return found
-            end = self._end_of.get(interface)  # management and the bridge's own interfaces are none of ours
+def gather(watch: Watch, flow: FiveTuple, markers: list[bytes], last: End) -> dict[bytes, list[Sighting]]:
+    """Marker -> where its packet was seen. Waits until all are at `last`, or ARRIVES_WITHIN_S."""
+    found: dict[bytes, list[Sighting]] = defaultdict(list)
+    missing = set(markers)
+    deadline = time.monotonic() + ARRIVES_WITHIN_S
+    while (left_s := deadline - time.monotonic()) > 0:
+        for end, way, data in watch.frames(left_s):
             marker = next((marker for marker in markers if marker in data), None)
-            if end is not None and marker is not None and (mac := _mac_if_of(data, flow, marker)) is not None:
-                way = "out" if packet_type == _PACKET_OUTGOING else "in"
-                found.append((marker, Sighting(end, way, mac)))  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        """Close the sockets."""
-        for sock in self._sockets.values():
-            sock.close()
+            if marker is None or (mac := _mac_if_of(data, flow, marker)) is None:
+                continue
+            found[marker].append(Sighting(end, way, mac))  # type: ignore[arg-type]
+            if end == last and way == "in" and marker in missing:
+                missing.discard(marker)
+                if not missing:
+                    deadline = time.monotonic() + STRAYS_WITHIN_S
+    return found
 
 
 def packet(flow: FiveTuple, marker: bytes) -> Packet:
@@ -129,7 +94,7 @@ def observe(net: network.EmulatedNetwork, watch: Watch, qp: QueuePair, flow: Fiv
         sender.bind((nic.name, 0))
         for marker in markers:
             sender.send(bytes(packet(flow, marker)))
-    seen = watch.gather(flow, markers, qp.dst)
+    seen = gather(watch, flow, markers, qp.dst)
     return [follow(net.fabric, qp.src, qp.dst, seen[marker]) for marker in markers]
 
 

@@ -34,6 +34,7 @@ from emulation.sampling import SamplerProcess, rates_hz, sample_hz
 from emulation.sandbox import STATE_DIR
 from emulation.serve import ServingLoop
 from emulation.takeover import ControllerKeeper
+from emulation.watch import ConnectionWatch
 from results.reader import RunFolder
 from results.schema import GPUS, REQUESTS, TRANSFERS
 from results.writer import EventLog, open_log, write_json, write_table, write_text
@@ -42,7 +43,6 @@ from scenario.models import Scenario
 from scenario.scale import ACK_SHARE, Scale
 from scenario.wiring import as_wired
 from topologies.build import build
-from topologies.paths import queue_pairs
 from traffic.budget import Demand, demand
 from traffic.engine import Engine
 from traffic.shapes import planned_pairs
@@ -108,7 +108,7 @@ class Run:
         self.demand: Demand = demand(scenario, self.fabric, self.source)
         self.pairs = planned_pairs(scenario)
         self.queue_pairs = [
-            qp for src, dst in self.pairs for qp in queue_pairs(self.fabric, src, dst, scenario.routing.queue_pairs)
+            qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)
         ]
         self.lone_ideal_s = 0.0
         self.events = EventLog(folder / "events.jsonl")
@@ -137,8 +137,12 @@ class Run:
         # Engine and agents are small and must be prompt; what is started from here on inherits it.
         os.setpriority(os.PRIO_PROCESS, 0, -15)
         self._step("opening queue pairs")
-        pool = AgentPool(
-            net, self.queue_pairs, self.scale, self.scenario.routing, self.scenario.transport, self._log("agents")
+        watch = None if self.scenario.paths.planned else ConnectionWatch(net)
+        pool = AgentPool(net, self.queue_pairs, self.scale, self.scenario, self._log("agents"))
+        self.ways = (
+            watch.paths(self.queue_pairs)
+            if watch
+            else {qp: self.scenario.paths.path(self.fabric, qp) for qp in self.queue_pairs}
         )
         self._step("timing lone transfers")
         lone = self._lone_deviations(pool)
@@ -160,7 +164,8 @@ class Run:
         rates = network.EmulatedRates(
             self.scale.rate_bps(1), self.scale.frame_bytes, self.scenario.transport.asic_buffer_frames
         )
-        plan = make_plan(self.scenario, [*self.queue_pairs, *planned_flows(self.rounds)])
+        planned = self.queue_pairs if self.scenario.paths.planned else []
+        plan = make_plan(self.scenario, [*planned, *planned_flows(self.rounds)])
         network.make_management_bridge()
         controller = Controller(
             plan, STATE_DIR, self._log("controller"), discover=True, socket_folder=self.folder, polls=self.polls
@@ -229,8 +234,7 @@ class Run:
     ) -> tuple[dict[str, float], ServingLoop, float, Losses]:
         hz = rates_hz(
             self.fabric,
-            self.queue_pairs,
-            self.scenario.seed,
+            self.ways.values(),
             sample_hz(self.scenario.fabric, self.scenario.telemetry, self.scale),
             self.scenario.telemetry.gpu_hz,
         )
@@ -293,17 +297,22 @@ class Run:
     ) -> None:
         say(phase="writing results")
         sent = list(loop.transfers.values())
+        history = transfers.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
         write_table(self.folder / "gpus.parquet", GPUS, self.engine.gpu_states)
         if self.polls:
             openflow_polls.write_tables(self.polls.log, self.folder, self.fabric, self.scale, loop.start_ns)
             self.polls.log.unlink()
         # The replay may take seconds, which somebody who pressed Ctrl-C does not wait for.
-        reference = {} if self.stop_asked else transfers.references(self.fabric, self.scenario, self.scale, sent)
+        reference = (
+            {}
+            if self.stop_asked
+            else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
+        )
         write_table(
             self.folder / "transfers.parquet",
             TRANSFERS,
-            transfers.rows(self.fabric, self.scenario, self.scale, sent, reference, loop.start_ns),
+            transfers.rows(self.fabric, self.scenario, self.scale, sent, reference, loop.start_ns, history),
         )
         measured = fidelity.Measured(
             link_deviations=[rate.deviation for rate in rates],

@@ -14,7 +14,7 @@ from scenario.errors import RunError
 from scenario.models import FabricSection, TelemetrySection
 from scenario.scale import Scale
 from topologies.fabric import Fabric
-from topologies.paths import QueuePair, path
+from topologies.paths import Path as FlowPath
 
 #: For ports that no planned path leaves by, and for receivers' NICs, which send ACKs alone.
 IDLE_HZ = 10.0
@@ -29,10 +29,10 @@ def sample_hz(fabric: FabricSection, telemetry: TelemetrySection, scale: Scale) 
 
 
 def rates_hz(
-    fabric: Fabric, queue_pairs: Iterable[QueuePair], seed: int, switch_hz: float, gpu_hz: float
+    fabric: Fabric, ways: Iterable[FlowPath], switch_hz: float, gpu_hz: float
 ) -> dict[str, float]:
-    """Node -> samples per second: full rates where a planned path leaves from, IDLE_HZ where only ACKs can pass."""
-    senders = {end.node for qp in queue_pairs for end in path(fabric, qp, seed).egress}
+    """Node -> samples per second: full rates where a handoff's path leaves from, IDLE_HZ where only ACKs can pass."""
+    senders = {end.node for way in ways for end in way.egress}
     full = {owner.name: gpu_hz if owner.name in fabric.gpu_by_name else switch_hz for owner in fabric.nodes}
     return {name: min(hz, switch_hz) if name in senders else IDLE_HZ for name, hz in full.items()}
 

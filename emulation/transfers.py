@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from emulation.serve import SentTransfer
 from scenario.models import Scenario
 from scenario.scale import Scale
-from topologies.fabric import Fabric
+from topologies.fabric import Fabric, FabricError
 from topologies.fluid import BYTES_PER_S_PER_GBPS, Lane, Transfer, isolated_s, lanes, replay
-from topologies.paths import path
+from topologies.paths import Path, QueuePair
+from topologies.routes import NONE, Failures
+from topologies.routing import Routing
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,34 @@ class Reference:
 
     ideal_s: float
     isolated_s: float
+
+
+@dataclass
+class PathHistory:
+    """Which path a queue pair had when. `ways`: while nothing fails; `failures_since`: (monotonic ns, failures)."""
+
+    fabric: Fabric
+    routing: Routing
+    ways: Mapping[QueuePair, Path]
+    failures_since: Sequence[tuple[int, Failures]]
+
+    def links(self, qp: QueuePair, submitted_ns: int, ended_ns: int) -> list[str]:
+        """Cables of the path at the start of a handoff, or at its end where the queue pair came in later. Empty where
+        nobody knows it: after a failure, a switch's own hash (`ecmp_ovs`) may have picked again."""
+        for t_ns in (submitted_ns, ended_ns):
+            failures = next((f for since_ns, f in reversed(self.failures_since) if since_ns <= t_ns), NONE)
+            whole = self.ways.get(qp)
+            if whole is not None and not self._hit(whole, failures):
+                return list(whole.links)
+            if failures and self.routing.planned:
+                try:
+                    return list(self.routing.path(self.fabric, qp, failures).links)
+                except FabricError:
+                    continue
+        return []
+
+    def _hit(self, way: Path, failures: Failures) -> bool:
+        return bool(failures.links.intersection(way.links) or failures.switches.intersection(way.switches))
 
 
 def goodput_capacities(fabric: Fabric, scale: Scale) -> dict[str, float]:
@@ -32,9 +62,13 @@ def goodput_capacities(fabric: Fabric, scale: Scale) -> dict[str, float]:
 
 
 def references(
-    fabric: Fabric, scenario: Scenario, scale: Scale, sent: Iterable[SentTransfer]
+    fabric: Fabric,
+    scenario: Scenario,
+    scale: Scale,
+    sent: Iterable[SentTransfer],
+    ways: Mapping[QueuePair, Path],
 ) -> dict[int, Reference]:
-    """Replay the transfers that finished, with their actual start times and queue pairs.
+    """Replay the transfers that finished, with their actual start times, queue pairs and paths (`ways`).
 
     What the replay leaves out: store-and-forward (one frame time a hop) and TCP. A transfer that was cancelled or did
     not finish is not in it, so a run with time-outs compares less.
@@ -48,7 +82,7 @@ def references(
             continue
         pair = item.order.src_gpu, item.order.dst_gpu
         if pair not in cache:
-            cache[pair] = lanes(fabric, *pair, scenario.routing.queue_pairs, scenario.seed)
+            cache[pair] = lanes(fabric, *pair, scenario.paths, ways)
         used = {part.queue_pair for part in item.done.parts}
         chosen = cache[pair]
         if scenario.routing.qp_policy == "round_robin":
@@ -76,6 +110,7 @@ def rows(
     sent: Iterable[SentTransfer],
     reference: Mapping[int, Reference],
     start_ns: int,
+    history: PathHistory,
 ) -> list[dict[str, object]]:
     """One row per handoff and queue pair; an unfinished handoff has one row without path and end."""
     found: list[dict[str, object]] = []
@@ -94,6 +129,7 @@ def rows(
             continue
         ideal = reference.get(order.transfer_id, Reference(math.nan, math.nan))
         payload = sum(part.payload_bytes for part in item.done.parts)
+        submitted_ns = start_ns + round(item.t_submit_s * scale.dilation * 1e9)
         for part in item.done.parts:
             found.append(
                 {
@@ -101,7 +137,7 @@ def rows(
                     "src_port": part.queue_pair.src.port,
                     "dst_port": part.queue_pair.dst.port,
                     "qp": part.queue_pair.index,
-                    "path": list(path(fabric, part.queue_pair, scenario.seed).links),
+                    "path": history.links(part.queue_pair, submitted_ns, part.t_ns),
                     "bytes": round(order.bytes * part.payload_bytes / payload),
                     "wire_bytes_raw": scale.wire_bytes(part.payload_bytes),
                     "t_done_s": (part.t_ns - start_ns) / 1e9 / scale.dilation,

@@ -79,8 +79,8 @@ def _input_error(error: ValidationError) -> InputError:
     message = str(first["msg"])
     if first["type"] == "value_error":
         message = message.removeprefix("Value error, ")
-        if not location and (named := re.match(r"(\S+) = (\d+) (.*)", message)):
-            return InputError(named[1], int(named[2]), named[3])
+        if not location and (named := re.match(r"(\S+) = (\S+) (.*)", message)):
+            return InputError(named[1], int(named[2]) if named[2].isdecimal() else named[2], named[3])
     message = message[:1].lower() + message[1:]
     return InputError(field, first.get("input"), message, "`zcube schema` lists every setting")
 

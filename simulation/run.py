@@ -116,7 +116,7 @@ def planner(scenario: Scenario, fabric: Fabric, *, infinite_core: bool) -> Calla
             known[pair] = (
                 core_lanes(*pair, routing.queue_pairs)
                 if infinite_core
-                else lanes(fabric, *pair, routing.queue_pairs, scenario.seed)
+                else lanes(fabric, *pair, scenario.paths)
             )
         chosen = handoff_lanes(known[pair], routing.qp_policy, handoffs[pair])
         handoffs[pair] += 1

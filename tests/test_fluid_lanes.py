@@ -25,6 +25,7 @@ from topologies.fluid import (
 from topologies.maxmin import bottlenecks, max_min_rates
 from topologies.paths import path
 from topologies.roft import roft
+from topologies.routing import Routing
 from topologies.zcube import zcube
 
 ZCUBE, TRUNK, ROFT = zcube(32, 8), zcube(32, 8, bundle="trunk"), roft(32, 8)
@@ -50,16 +51,16 @@ def test_there_and_back_share_nothing() -> None:
 
 @pytest.mark.parametrize(("fabric", "ports"), [(ZCUBE, 2), (ROFT, 1)])
 def test_queue_pairs_multiply_lanes(fabric: Fabric, ports: int) -> None:
-    found = lanes(fabric, "gpu3", "gpu20", queue_pairs=3, seed=5)
+    found = lanes(fabric, "gpu3", "gpu20", Routing(per_port_pair=3, seed=5))
     assert len(found) == 3 * ports
     assert len({lane.qp for lane in found}) == len(found)
 
 
 def test_seed_decides_the_spine() -> None:
     pairs = [(f"gpu{a}", f"gpu{b}") for a in range(1, 9) for b in range(17, 25)]
-    first, second = ([lanes(ROFT, *pair, seed=seed) for pair in pairs] for seed in (1, 2))
+    first, second = ([lanes(ROFT, *pair, Routing(seed=seed)) for pair in pairs] for seed in (1, 2))
     assert first != second
-    assert first == [lanes(ROFT, *pair, seed=1) for pair in pairs]
+    assert first == [lanes(ROFT, *pair, Routing(seed=1)) for pair in pairs]
 
 
 def test_capacity_is_bytes_per_second_of_each_direction() -> None:
@@ -73,7 +74,7 @@ def test_capacity_is_bytes_per_second_of_each_direction() -> None:
 def test_every_fabric_moves_a_lone_handoff_at_the_full_nic_rate() -> None:
     for fabric in (ZCUBE, TRUNK, ROFT):
         for striping in ("adaptive", "static"):
-            handoff = Transfer(1, 100 * GB, lanes(fabric, "gpu2", "gpu31", 2), striping)
+            handoff = Transfer(1, 100 * GB, lanes(fabric, "gpu2", "gpu31", Routing(per_port_pair=2)), striping)
             assert isolated_s(capacities(fabric), handoff) == pytest.approx(2.0, rel=1e-12)
 
 
@@ -92,7 +93,7 @@ def test_infinite_core_is_one_nic_of_the_full_rate_each_way() -> None:
 
 
 def test_round_robin_takes_one_queue_pair_of_each_port_in_turn() -> None:
-    every = lanes(ZCUBE, "gpu1", "gpu32", 3)
+    every = lanes(ZCUBE, "gpu1", "gpu32", Routing(per_port_pair=3))
     for nth in range(7):
         chosen = handoff_lanes(every, "round_robin", nth)
         assert [(lane.qp.src.port, lane.qp.index) for lane in chosen] == [(1, nth % 3), (2, nth % 3)]
@@ -111,7 +112,7 @@ def test_rates_of_a_busy_fabric_are_max_min_fair(fabric: Fabric) -> None:
         src, dst = (f"gpu{i}" for i in rng.sample(range(1, 33), 2))
         if (src, dst) not in running:  # each pair once, so that nothing waits
             running.add((src, dst))
-            found[number] = lanes(fabric, src, dst, 2, 7)
+            found[number] = lanes(fabric, src, dst, Routing(per_port_pair=2, seed=7))
             net.start(Transfer(number, 1e9, found[number]), 0.0)
     flows = {lane.qp: lane.resources for ways in found.values() for lane in ways}
     rates = net.rates()

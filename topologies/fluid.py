@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from topologies import paths
 from topologies.fabric import End, Fabric, port_name
 from topologies.maxmin import max_min_rates
-from topologies.paths import QueuePair
+from topologies.paths import Path, QueuePair
+from topologies.routing import Routing
 
 Striping = Literal["adaptive", "static"]
 QpPolicy = Literal["split", "round_robin"]
@@ -298,14 +298,20 @@ def isolated_s(capacities: Mapping[str, float], transfer: Transfer) -> float:
     return replay(capacities, [(transfer, 0.0)])[transfer.transfer_id]
 
 
-def lanes(fabric: Fabric, src_gpu: str, dst_gpu: str, queue_pairs: int = 1, seed: int = 0) -> tuple[Lane, ...]:
-    """Every lane of a GPU pair, `queue_pairs` per port pair; `seed` is that of the switches' hashes."""
+def lanes(
+    fabric: Fabric,
+    src_gpu: str,
+    dst_gpu: str,
+    routing: Routing = Routing(),  # noqa: B008  frozen
+    ways: Mapping[QueuePair, Path] | None = None,
+) -> tuple[Lane, ...]:
+    """Every lane of a GPU pair. `ways` holds paths that were observed, which count instead of the planned ones."""
 
     def lane(qp: QueuePair) -> Lane:
-        way = paths.path(fabric, qp, seed)
+        way = (ways or {}).get(qp) or routing.path(fabric, qp)
         return Lane(qp, tuple(port_name(end) for end in way.egress), way.links)
 
-    return tuple(lane(qp) for qp in paths.queue_pairs(fabric, src_gpu, dst_gpu, queue_pairs))
+    return tuple(lane(qp) for qp in routing.queue_pairs(fabric, src_gpu, dst_gpu))
 
 
 def handoff_lanes(all_lanes: tuple[Lane, ...], qp_policy: QpPolicy, nth: int) -> tuple[Lane, ...]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scenario.models import Scenario
 from scenario.scale import Scale, switch_hops_per_s
 from topologies.fabric import Fabric
-from topologies.paths import path, queue_pairs
 from traffic.kv import kv_model
 from traffic.requests import Source
 from traffic.shapes import handoff, planned_pairs
@@ -47,19 +46,22 @@ def demand(scenario: Scenario, fabric: Fabric, source: Source) -> Demand:
     tp = scenario.fabric.gpus_per_server
     ranks = [f"rank{i}" for i in range(tp)]
     flows = handoff(scenario.serving.shape, ranks, ranks if scenario.serving.shape == "A" else "one", int(median_bytes))
-    per_pair = 1 if scenario.routing.qp_policy == "round_robin" else scenario.routing.queue_pairs
-    qps = queue_pairs(fabric, *pairs[0], per_pair)
+    routing = scenario.paths
+    one = replace(routing, per_port_pair=1) if scenario.routing.qp_policy == "round_robin" else routing
+    # A sprayed port pair counts once: the paths of its connections share the frames, one by one.
+    pieces = {
+        (qp.src.port, qp.dst.port, 0 if routing.policy == "spray" else qp.index)
+        for qp in one.queue_pairs(fabric, *pairs[0])
+    }
     arrivals = [at for at, request in source.initial() if request.request_id in source.measured_ids]
     hops = max(
-        len(path(fabric, qp, scenario.seed).switches)
-        for src, dst in pairs
-        for qp in queue_pairs(fabric, src, dst, scenario.routing.queue_pairs)
+        len(routing.path(fabric, qp).switches) for src, dst in pairs for qp in routing.queue_pairs(fabric, src, dst)
     )
     return Demand(
         senders_gbps=scenario.fabric.gpu_gbps * len({src for src, _ in pairs}),
         hops=hops,
         median_transfer_bytes=float(statistics.median(size for _, _, size in flows)),
-        queue_pairs_per_transfer=len(qps),
+        queue_pairs_per_transfer=len(pieces),
         window_s=_window_s(arrivals),
     )
 

@@ -1,0 +1,52 @@
+"""What is wrong in a scenario from the start, and what breaks while it serves."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scenario.section import Section
+
+
+class FaultEvent(Section):
+    """Cables and switches that go down or come back at one moment; a switch is all its cables."""
+
+    at_s: float = Field(ge=0, le=1e6, description="model seconds from the start of serving")
+    down: tuple[str, ...] = Field((), description="names of cables and switches (`zcube fabric show`)")
+    up: tuple[str, ...] = Field((), description="the same, to come back")
+
+
+class SwapFault(Section):
+    """Two plugs exchanged."""
+
+    kind: Literal["swap"] = "swap"
+    a: str = Field(description="interface that holds one of the plugs, such as odd1-eth9")
+    b: str = Field(description="interface that holds the other")
+
+
+class WrongPortFault(Section):
+    """One plug in another port."""
+
+    kind: Literal["wrong_port"] = "wrong_port"
+    cable: str = Field(description="cable id, such as odd1-eth9--even2-eth9, or the interface whose plug moves")
+    to: str = Field(description="interface without a cable: one of a missing cable, or one past a switch's last")
+
+
+class MissingFault(Section):
+    """A cable that was not laid."""
+
+    kind: Literal["missing"] = "missing"
+    cable: str = Field(description="cable id, or the interface at either of its ends")
+
+
+Miscable = Annotated[SwapFault | WrongPortFault | MissingFault, Field(discriminator="kind")]
+
+
+class FaultsSection(Section):
+    """What is wrong from the start, and what breaks while serving."""
+
+    events: tuple[FaultEvent, ...] = Field((), max_length=1000, description="in any order")
+    miscable: tuple[Miscable, ...] = Field(
+        (), description="cables plugged otherwise than planned, one after another: a run must find them, and not start"
+    )

@@ -1,0 +1,51 @@
+"""Policies on the emulated fabric: the path that a connection is seen to take is the one its bytes take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests_root import needs_root
+
+from emulation.sandbox import Sandbox
+
+pytestmark = [pytest.mark.root, needs_root]
+
+ROFT = "roft:gpus=16,asic_ports=8"
+
+
+def served(tmp_path: Path, fabric: str, policy: str) -> dict[str, Any]:
+    with (
+        open(tmp_path / "log", "wb") as log,
+        Sandbox(["tests/emulated_policies.py", fabric, policy], stderr=log) as sandbox,
+    ):
+        assert sandbox.process.stdout is not None
+        output = sandbox.process.stdout.read()
+        code = sandbox.wait(10)
+    assert code == 0, (tmp_path / "log").read_text()[-2000:]
+    found: dict[str, Any] = json.loads(output)
+    for one in found["handoffs"]:
+        assert one["off_by"] < 0.02, one
+    return found
+
+
+def test_the_switches_own_hash_is_observed(tmp_path: Path) -> None:
+    found = served(tmp_path, ROFT, "ecmp_ovs")
+    assert found["connections"] == 6
+    assert all(len(one["parts"]) == 1 for one in found["handoffs"])
+
+
+def test_spray_uses_every_path_about_equally(tmp_path: Path) -> None:
+    found = served(tmp_path, ROFT, "spray")
+    assert found["as_planned"] == found["connections"] == found["paths"] == 6 * 8
+    for one in found["handoffs"]:
+        assert len(one["parts"]) == 8
+        assert max(one["parts"]) < 0.25 * sum(one["parts"])
+
+
+def test_shortest_uses_the_shared_switch(tmp_path: Path) -> None:
+    found = served(tmp_path, "zcube:gpus=16,asic_ports=4", "shortest")
+    assert found["as_planned"] == found["connections"]
+    assert {len(one["parts"]) for one in found["handoffs"]} == {1, 2}
