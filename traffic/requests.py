@@ -12,7 +12,11 @@ Phase = Literal["warmup", "measured", "cooldown"]
 @dataclass(frozen=True)
 class Request:
     """One turn. `cached_tokens` of the prompt are prefix hits: not computed again, but handed off all the
-    same."""
+    same.
+
+    `prefix_blocks`: ids of the prompt's blocks of `block_tokens` tokens, from its start; equal ids are equal
+    prefixes. `prefill_gpu` and `decode_gpu`: where a log says that it was served (names of GPUs of the fabric).
+    """
 
     request_id: int
     session_id: int
@@ -22,6 +26,10 @@ class Request:
     cached_tokens: int
     output_tokens: int
     phase: Phase
+    prefix_blocks: tuple[int, ...] | None = None
+    block_tokens: int = 0
+    prefill_gpu: str | None = None
+    decode_gpu: str | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.cached_tokens <= self.input_tokens or self.input_tokens < 1 or self.output_tokens < 1:
