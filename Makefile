@@ -32,8 +32,9 @@ lint:  ## ruff, mypy, import-linter
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
 
-bench: setup  ## what this machine can carry: 16,384-GPU fabrics in memory, packet budget, link rates
+bench: setup  ## what this machine can carry: 16,384-GPU fabrics in memory, readers of traces, packet budget, link rates
 	$(PYTHON) -m topologies.bench
+	$(PYTHON) -m traffic.bench
 	$(AS_ROOT) $(PYTHON) -m emulation.bench
 
 lock:  ## make the lock files anew after a change in pyproject.toml

@@ -32,7 +32,7 @@ class TraceStats:
     input: Histogram = field(default_factory=Histogram)
     output: Histogram = field(default_factory=Histogram)
     uncached: Histogram = field(default_factory=Histogram)
-    flow_bytes: Histogram = field(default_factory=Histogram)
+    transfers: Histogram = field(default_factory=Histogram)
     gaps: Gaps = field(default_factory=Gaps)
     seconds: WindowCounts = field(default_factory=lambda: WindowCounts(10**9))
     minutes: WindowCounts = field(default_factory=lambda: WindowCounts(60 * 10**9))
@@ -43,6 +43,11 @@ class TraceStats:
     def closed_loop(self) -> bool:
         """Whether the rows have no arrival times of their own."""
         return self.trace.form is SESSIONS
+
+    @property
+    def flow_bytes(self) -> Histogram:
+        """Bytes of a handoff: logged ones, or those of whole prompts."""
+        return self.transfers if self.transfers.count else self.input.scaled(self.model.bytes_per_token)
 
     @property
     def hit_share(self) -> float:
@@ -74,8 +79,8 @@ class TraceStats:
             found["output_tokens"] = _summary(self.output)
         if self.reuse_known:
             found["prefix"] = {"hit_share": _number(self.hit_share), "uncached_tokens": _summary(self.uncached)}
-        found["flow_bytes"] = _summary(self.flow_bytes)
-        found["flow_bytes"]["model"] = None if self.trace.form.name == "transfers" else self.model.name
+        model = None if self.transfers.count else self.model.name
+        found["flow_bytes"] = {**_summary(self.flow_bytes), "model": model}
         if self.pairs.rows:
             found["pairs"] = [
                 {"prefill": a, "decode": b, "rows": rows, "bytes": self.pairs.bytes[a, b]}
@@ -107,12 +112,12 @@ def _add(stats: TraceStats, cache: InfiniteCache, batch: list[TraceRow]) -> None
             arrivals.add(at_ns)
     if stats.trace.form.name == "transfers":
         sizes = [row.kv_bytes for row in batch]
+        stats.transfers.add(sizes)
     else:
         tokens = [row.input_tokens for row in batch]
         stats.input.add(tokens)
         stats.output.add([row.output_tokens for row in batch])
-        per_token = stats.model.bytes_per_token
-        sizes = [per_token * n for n in tokens]
+        sizes = [stats.model.kv_bytes(n) for n in tokens] if batch[0].prefill_gpu else []
     first = batch[0]
     if first.blocks is not None or first.cached_tokens is not None:
         stats.reuse_known = True
@@ -124,7 +129,6 @@ def _add(stats: TraceStats, cache: InfiniteCache, batch: list[TraceRow]) -> None
         )
     if first.prefill_gpu:
         stats.pairs.add(((row.prefill_gpu, row.decode_gpu), size) for row, size in zip(batch, sizes, strict=True))
-    stats.flow_bytes.add(sizes)
 
 
 def _summary(numbers: Histogram) -> dict[str, Any]:

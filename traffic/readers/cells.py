@@ -14,7 +14,7 @@ from traffic.readers.rows import BadCell, Column
 MAX_SECONDS = 9e9
 _UNIT_NS = {"seconds": 1e9, "milliseconds": 1e6}
 
-_COUNT = re.compile(r"-?\d{1,18}", re.ASCII)
+_COUNT = re.compile(r"-?\d{1,19}", re.ASCII)
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.ASCII)
 _STAMP = re.compile(
     r"(\d{4}-\d\d-\d\d)[ T](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?\s?(Z|UTC|[+-]\d\d(?::?\d\d)?)?", re.ASCII

@@ -10,7 +10,7 @@ from typing import BinaryIO
 from scenario.errors import InputError
 
 #: Read at once. Larger blocks are no faster.
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 18
 #: A longer line is no row of any format; it bounds the memory that a wrong file can take.
 MAX_LINE_BYTES = 4 << 20
 #: What an error shows of a row.

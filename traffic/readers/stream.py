@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import csv
-import heapq
 import json
 from collections.abc import Iterator
+from itertools import islice
+from operator import attrgetter
 from typing import Any
 
-from scenario.errors import InputError
 from traffic.readers.cells import is_blank, parse_cell
 from traffic.readers.csv_blocks import FastCsv
 from traffic.readers.lines import MAX_LINE_BYTES, Reading, blocks, open_file, text_of
 from traffic.readers.rows import TIME_KINDS, BadCell, Format, TraceRow
 
 #: Rows of a log that wait for an earlier one: a log is written as requests end, not as they start.
-REORDER_ROWS = 65_536
+REORDER_ROWS = 16_384
+
+_AT_NS = attrgetter("at_ns")
 
 
 def read(reading: Reading, form: Format) -> Iterator[TraceRow]:
@@ -148,26 +150,20 @@ def _json_rows(reading: Reading, form: Format, parts: Iterator[tuple[int, bytes]
 
 
 def _in_order(reading: Reading, rows: Iterator[TraceRow]) -> Iterator[TraceRow]:
-    """Rows by time, each at most `REORDER_ROWS` away from its place."""
-    waiting: list[tuple[int, int, TraceRow]] = []
+    """Rows by time, each at most `REORDER_ROWS` away from its place; a row further away is a bad one."""
+    waiting: list[TraceRow] = []
     last_ns = 0
-
-    def out(row: TraceRow) -> Iterator[TraceRow]:
-        nonlocal last_ns
-        if row.at_ns < last_ns:
-            reading.bad(row.line, f"the row starts before one that stands {REORDER_ROWS:,} rows earlier")
+    while True:
+        more = list(islice(rows, REORDER_ROWS))
+        waiting += more
+        waiting.sort(key=_AT_NS)  # stable, and fast where little is out of order
+        ready = waiting[:-REORDER_ROWS] if more else waiting
+        for row in ready:
+            if row.at_ns < last_ns:
+                reading.bad(row.line, f"the row starts before one that stands {REORDER_ROWS:,} rows earlier")
+                continue
+            last_ns = row.at_ns
+            yield row
+        if not more:
             return
-        last_ns = row.at_ns
-        yield row
-
-    for row in rows:
-        heapq.heappush(waiting, (row.at_ns, row.line, row))
-        if len(waiting) > REORDER_ROWS:
-            yield from out(heapq.heappop(waiting)[2])
-    while waiting:
-        yield from out(heapq.heappop(waiting)[2])
-
-
-def no_rows(reading: Reading, where: str) -> InputError:
-    """The error for a trace without any row."""
-    return InputError(where, str(reading.path), "has no rows", reading.first_bad)
+        waiting = waiting[-REORDER_ROWS:]
