@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -13,11 +14,14 @@ from typing import IO, Any
 
 from controller.plan import FabricPlan, Plan
 from controller.status_socket import NAME as SOCKET_NAME
-from emulation.network import MANAGEMENT_IP, OPENFLOW_PORT
+from emulation.network import MANAGEMENT_IP, OPENFLOW_PORTS
 from emulation.openflow_polls import Polls
 from scenario.errors import RunError
 from scenario.models import Scenario
 from topologies.paths import QueuePair
+
+#: State of a listening socket in /proc/net/tcp (include/net/tcp_states.h).
+_LISTEN = "0A"
 
 
 def make_plan(scenario: Scenario, queue_pairs: Iterable[QueuePair]) -> Plan:
@@ -50,29 +54,61 @@ class Controller:
         self.status_path = folder / "controller-status.json"
         self._cabling_path = folder / "controller-cabling.json"
         plan.save(folder / "plan.json")
-        environment = dict(os.environ)
+        self._environment = dict(os.environ)
         if sdn is not None:
-            environment["ZCUBE_SDN"] = sdn
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "controller.launch", "--plan", str(folder / "plan.json")),
-                *("--status", str(self.status_path), "--listen", MANAGEMENT_IP, "--port", str(OPENFLOW_PORT)),
-                *(("--socket", str(self._socket)) if self._socket else ()),
-                *(("--cabling", str(self._cabling_path)) if discover else ()),
-                *(polls.arguments if polls else ()),
-            ],
+            self._environment["ZCUBE_SDN"] = sdn
+        self._log, self._descriptors = log, polls.descriptors if polls else ()
+        self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        self._argv = [
+            *(sys.executable, "-m", "controller.launch", "--plan", str(folder / "plan.json")),
+            *("--status", str(self.status_path), "--listen", MANAGEMENT_IP),
+            *(("--socket", str(self._socket)) if self._socket else ()),
+            *(polls.arguments if polls else ()),
+        ]
+        self._starts = 0
+        self.process = self._start(["--cabling", str(self._cabling_path)] if discover else [])
+
+    def _start(self, more: list[str]) -> subprocess.Popen[bytes]:
+        self.port = OPENFLOW_PORTS[self._starts % len(OPENFLOW_PORTS)]
+        self._starts += 1
+        return subprocess.Popen(
+            [*self._argv, "--port", str(self.port), *more],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            pass_fds=polls.descriptors if polls else (),
+            stdout=self._log,
+            stderr=self._log,
+            env=self._environment,
+            pass_fds=self._descriptors,
         )
 
+    def restart(self) -> None:
+        """Start another in place of one that has ended, with the same plan, at another `target`, which the switches
+        must be told when it is `listening`; it does not ask for the cabling again.
+
+        The status file stays: the new controller begins with the failures that it finds there.
+        """
+        self.process = self._start([])
+        # The runner has raised its own priority since; a controller that starts must not hold up the traffic agents.
+        os.setpriority(os.PRIO_PROCESS, self.process.pid, self._niceness)
+
+    @property
+    def target(self) -> str:
+        """Where switches find it."""
+        return f"tcp:{MANAGEMENT_IP}:{self.port}"
+
+    @property
+    def listening(self) -> bool:
+        """Whether it accepts connections: asked of the kernel, since a connection would be taken for a switch."""
+        address = f"{int.from_bytes(socket.inet_aton(MANAGEMENT_IP), sys.byteorder):08X}:{self.port:04X}"
+        lines = Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]
+        return any(line.split()[1] == address and line.split()[3] == _LISTEN for line in lines)
+
     def status(self) -> dict[str, object]:
-        """The state of the installation; see `controller.status`."""
+        """The state of the installation as this process tells it; see `controller.status`."""
         try:
             found: dict[str, object] = json.loads(self.status_path.read_text())
         except FileNotFoundError:
+            found = {}
+        if found.get("pid") != self.process.pid:  # of the controller before
             return {"state": "starting", "switches": {}, "errors": []}
         return found
 
@@ -84,7 +120,7 @@ class Controller:
             if status["state"] == "confirmed":
                 return status
             if status["state"] == "failed":
-                raise RunError(f"the controller reports a failure: {_first_error(status)}")
+                raise RunError(f"the controller reports a failure: {first_error(status)}")
             if self.process.poll() is not None:
                 raise RunError(f"the controller ended with status {self.process.returncode}; see controller.log")
             if time.monotonic() > deadline:
@@ -114,7 +150,8 @@ class Controller:
             self._socket.unlink(missing_ok=True)
 
 
-def _first_error(status: dict[str, object]) -> object:
+def first_error(status: dict[str, object]) -> object:
+    """What a status with the state `failed` complains about."""
     switches = status.get("switches")
     for switch in switches.values() if isinstance(switches, dict) else ():
         if switch["errors"]:
