@@ -33,8 +33,9 @@ lint:  ## ruff, mypy, import-linter
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
 
-bench: setup  ## what this machine can carry: 16,384-GPU fabrics in memory, controller, packet budget, link rates
+bench: setup  ## what this machine can carry: 16,384-GPU fabrics, readers of traces, controller, packet budget, link rates
 	$(PYTHON) -m topologies.bench
+	$(PYTHON) -m traffic.bench
 	$(AS_ROOT) $(PYTHON) -m emulation.bench_controller
 	$(AS_ROOT) $(PYTHON) -m emulation.bench
 

@@ -27,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
+
 def _version(asked: bool) -> None:
     if asked:
         out.print(f"zcube {metadata.version('zcube-testbed')}", highlight=False)

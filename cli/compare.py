@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
         help="Serve the same requests on ROFT and on ZCube, emulated, and compare TTFT.\n\n"
         "Examples:\n\n"
         "  sudo .venv/bin/zcube compare --out runs/first\n\n"
-        "  sudo .venv/bin/zcube compare --trace code.csv --trace-format azure --requests 300 --skip 1000 --speedup 20",
+        "  sudo .venv/bin/zcube compare --trace code.csv --requests 300 --skip 1000 --speedup 20",
     )(compare)
 
 
@@ -58,7 +58,7 @@ def compare(
     requests: options.Requests = None,
     placement: options.Placement = None,
     trace: options.Trace = None,
-    trace_format: options.TraceFormat = "azure",
+    trace_format: options.TraceFormat = "auto",
     skip: options.Skip = 0,
     speedup: options.Speedup = 1.0,
     rate_factor: options.RateFactor = None,

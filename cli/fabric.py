@@ -40,6 +40,7 @@ _ALL_SOURCES = 4096
 #: Above so many switches the table is by tier.
 _LIST_SWITCHES = 48
 
+
 def register(app: typer.Typer) -> None:
     """Add the verbs."""
     fabric_analysis.register(verbs)
@@ -166,7 +167,8 @@ def paths(
         return
     found = [(qp, path(fabric, qp, seed, failures=failures, detour=detour)) for qp in pairs]
     if json:
-        print_json([
+        print_json(
+            [
                 {
                     "src_gpu": qp.src.node,
                     "src_port": qp.src.port,

@@ -52,7 +52,8 @@ def failures(
     listed = list(affected_pairs(fabric, failed, detour=detour)) if list_pairs else []
     alive = no_switch_failed(fabric, switch_failure_rate)
     if json:
-        print_json({
+        print_json(
+            {
                 "down": sorted(failed.links | failed.switches),
                 "detour": detour,
                 "pairs": found.pairs,
@@ -97,7 +98,8 @@ def deadlock(
     listed = [policy] if policy else [each for each in allowed if each != "detour" or failed]
     found = [dependencies(fabric, each, failed) for each in listed]
     if json:
-        print_json([
+        print_json(
+            [
                 {
                     "policy": one.policy,
                     "deadlock_free": one.deadlock_free,
@@ -152,7 +154,8 @@ def collide(
     p1 = float(np.mean([one.p1_percent for one in found]))
     busiest = [max(one.links, key=lambda link: link.flows * found[0].nic_gbps / link.capacity_gbps) for one in found]
     if json:
-        print_json({
+        print_json(
+            {
                 "pattern": pattern,
                 "policy": check_policy(fabric, policy),
                 "queue_pairs": queue_pairs_each,

@@ -10,7 +10,9 @@ import typer
 
 from scenario.errors import InputError
 from scenario.load import check_scenario, load_scenario, with_changes
-from scenario.models import AzureWorkload, Scenario
+from scenario.models import Scenario
+from scenario.workload_section import REPLAYS
+from traffic.readers.trace import detect
 
 EXPERIMENTS = Path(__file__).resolve().parent.parent / "experiments"
 
@@ -19,9 +21,9 @@ Seed = Annotated[int | None, typer.Option(help="of every draw and of the ECMP ha
 Gpus = Annotated[int | None, typer.Option(help="number of GPUs", show_default="the scenario's")]
 Requests = Annotated[int | None, typer.Option(help="measured requests per fabric", show_default="the scenario's")]
 Placement = Annotated[str | None, typer.Option(help="round_robin or least_loaded", show_default="the scenario's")]
-Trace = Annotated[Path | None, typer.Option(help="replay a window of this trace, open loop", show_default=False)]
-TraceFormat = Annotated[str, typer.Option(help="azure: TIMESTAMP,ContextTokens,GeneratedTokens")]
-Skip = Annotated[int, typer.Option(help="trace rows to leave out at the start")]
+Trace = Annotated[Path | None, typer.Option(help="replay a window of this trace or folder", show_default=False)]
+TraceFormat = Annotated[str, typer.Option(help=f"auto (by content), {', '.join(REPLAYS)}")]
+Skip = Annotated[int, typer.Option(help="trace rows (or sessions) to leave out at the start")]
 Speedup = Annotated[float, typer.Option(help="divide the gaps between the trace's arrivals by this")]
 RateFactor = Annotated[float | None, typer.Option(help="a of the scale model", show_default="from the machine")]
 Dilation = Annotated[float | None, typer.Option(help="d of the scale model", show_default="from the machine")]
@@ -39,7 +41,7 @@ def scenario_with_options(
     requests: int | None = None,
     placement: str | None = None,
     trace: Path | None = None,
-    trace_format: str = "azure",
+    trace_format: str = "auto",
     skip: int = 0,
     speedup: float = 1.0,
     rate_factor: float | None = None,
@@ -57,11 +59,12 @@ def scenario_with_options(
         changes["serving"] = {"placement": placement}
     scale = {"rate_factor": rate_factor, "dilation": dilation, "resolution_frames": resolution}
     changes["scale"] = {name: value for name, value in scale.items() if value is not None}
-    if trace_format != "azure":
-        raise InputError("--trace-format", trace_format, "allowed: azure")
+    if trace_format not in ("auto", *REPLAYS):
+        raise InputError("--trace-format", trace_format, f"allowed: auto, {', '.join(REPLAYS)}")
     if trace is not None:
-        workload: dict[str, object] = {"kind": "azure", "path": str(trace), "skip": skip, "speedup": speedup}
-        workload["requests"] = requests if requests is not None else AzureWorkload.model_fields["requests"].default
+        kind = detect(trace).name if trace_format == "auto" else trace_format
+        workload: dict[str, object] = {"kind": kind, "path": str(trace), "skip": skip, "speedup": speedup}
+        workload["requests"] = requests if requests is not None else REPLAYS[kind].model_fields["requests"].default
         # Replaced as a whole: a trace has none of the settings of synthetic sessions.
         name = re.sub(r"[^A-Za-z0-9._-]", "-", trace.stem).lstrip(".-_")[:60] or "trace"
         scenario = check_scenario({**scenario.model_dump(), "name": name, "workload": workload})

@@ -12,21 +12,19 @@ from pydantic import BaseModel, ValidationError
 
 from scenario.errors import InputError
 from scenario.models import (
-    AzureWorkload,
-    CodingAgentWorkload,
     MissingFault,
     Scenario,
     SwapFault,
     WrongPortFault,
 )
 from scenario.wiring import as_wired
+from scenario.workload_section import TAGS
 from scenario.yaml_file import read_mapping
 from topologies.build import build
 
 #: Value of a section's `kind` -> its model; pydantic names these in the location of an error.
 _TAGGED: Mapping[str, type[BaseModel]] = {
-    "coding_agent": CodingAgentWorkload,
-    "azure": AzureWorkload,
+    **TAGS,
     "swap": SwapFault,
     "wrong_port": WrongPortFault,
     "missing": MissingFault,
@@ -67,7 +65,8 @@ def with_changes(scenario: Scenario, changes: Mapping[str, Mapping[str, object] 
 
 def _input_error(error: ValidationError) -> InputError:
     first = error.errors()[0]
-    location = [str(part) for part in first["loc"] if part not in _TAGGED]
+    # The first part is a section, never a tag: `routing` is both a section and a kind of workload.
+    location = [str(part) for at, part in enumerate(first["loc"]) if at == 0 or part not in _TAGGED]
     field = ".".join(location) or "scenario"
     if first["type"] == "extra_forbidden":
         keys = _known_keys(first["loc"][:-1])
@@ -87,10 +86,10 @@ def _input_error(error: ValidationError) -> InputError:
 
 def _known_keys(path: tuple[int | str, ...]) -> list[str]:
     model: type[BaseModel] = Scenario
-    for part in path:
-        if part in _TAGGED:
+    for at, part in enumerate(path):
+        if at and part in _TAGGED:
             model = _TAGGED[str(part)]
-        elif isinstance(part, str):
+        elif isinstance(part, str) and part in model.model_fields:
             annotation = model.model_fields[part].annotation
             if isinstance(annotation, type) and issubclass(annotation, BaseModel):
                 model = annotation

@@ -14,12 +14,11 @@ from scenario.fabric_section import FabricSection, RoutingSection
 from scenario.faults_section import FaultEvent, FaultsSection, Miscable, MissingFault, SwapFault, WrongPortFault
 from scenario.section import Section
 from scenario.serving_section import ServingSection
-from scenario.workload_section import AzureWorkload, CodingAgentWorkload, Workload
+from scenario.workload_section import CodingAgentWorkload, Workload
 from topologies.paths import POLICIES, default_policy
 from topologies.routing import Routing
 
 __all__ = [
-    "AzureWorkload",
     "CodingAgentWorkload",
     "FabricSection",
     "FaultEvent",

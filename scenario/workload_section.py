@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from scenario.section import Section
+from scenario.synthetic_workloads import (
+    BurstWorkload,
+    GammaArrivals,
+    LogNormalLengths,
+    PoissonArrivals,
+    QuantileLengths,
+    SampledLengths,
+    ServeGenArrivals,
+    SyntheticWorkload,
+)
+from scenario.trace_workloads import (
+    AzureWorkload,
+    BurstGptWorkload,
+    MooncakeWorkload,
+    QwenWorkload,
+    RoutingWorkload,
+    SessionsWorkload,
+    TableWorkload,
+    TraceWorkload,
+    TransfersWorkload,
+)
 
 
 class CodingAgentWorkload(Section):
@@ -23,15 +43,42 @@ class CodingAgentWorkload(Section):
     think_scale: float = Field(1.0, ge=0.001, le=1000, description="multiplies every think time")
 
 
-class AzureWorkload(Section):
-    """Open-loop replay of a window of an Azure LLM inference trace (TIMESTAMP,ContextTokens,GeneratedTokens)."""
+Workload = Annotated[
+    CodingAgentWorkload
+    | AzureWorkload
+    | MooncakeWorkload
+    | SessionsWorkload
+    | BurstGptWorkload
+    | QwenWorkload
+    | TableWorkload
+    | TransfersWorkload
+    | RoutingWorkload
+    | SyntheticWorkload
+    | BurstWorkload,
+    Field(discriminator="kind"),
+]
 
-    kind: Literal["azure"] = "azure"
-    path: Path = Field(description="CSV file")
-    skip: int = Field(0, ge=0, description="rows to leave out at the start")
-    requests: int = Field(300, ge=1, le=1_000_000, description="measured requests")
-    warmup_requests: int = Field(0, ge=0, le=1_000_000, description="replayed before them, not measured")
-    speedup: float = Field(1.0, ge=1e-6, le=1e6, description="divides every gap between arrivals")
-
-
-Workload = Annotated[CodingAgentWorkload | AzureWorkload, Field(discriminator="kind")]
+#: Kinds that replay a file: what `--trace-format` offers, by name.
+REPLAYS: dict[str, type[TraceWorkload] | type[SessionsWorkload]] = {
+    "azure": AzureWorkload,
+    "mooncake": MooncakeWorkload,
+    "sessions": SessionsWorkload,
+    "burstgpt": BurstGptWorkload,
+    "qwen": QwenWorkload,
+    "table": TableWorkload,
+    "transfers": TransfersWorkload,
+    "routing": RoutingWorkload,
+}
+#: Every value of a `kind` within `workload`, with its model.
+TAGS: dict[str, type[Section]] = {
+    "coding_agent": CodingAgentWorkload,
+    **REPLAYS,
+    "synthetic": SyntheticWorkload,
+    "burst": BurstWorkload,
+    "poisson": PoissonArrivals,
+    "gamma": GammaArrivals,
+    "servegen": ServeGenArrivals,
+    "lognormal": LogNormalLengths,
+    "quantiles": QuantileLengths,
+    "sampled": SampledLengths,
+}

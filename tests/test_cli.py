@@ -45,7 +45,20 @@ def one_message(result: subprocess.CompletedProcess[str], code: int, *parts: str
 
 
 @pytest.mark.parametrize(
-    "verb", ["", "compare", "run", "report", "fabric", "fabric show", "fabric paths", "schema", "controller", "doctor"]
+    "verb",
+    [
+        "",
+        "compare",
+        "run",
+        "report",
+        "fabric",
+        "fabric show",
+        "fabric paths",
+        "trace",
+        "schema",
+        "controller",
+        "doctor",
+    ],
 )
 def test_help_fits_one_screen_and_shows_an_example(verb: str) -> None:
     result = zcube(*verb.split(), "--help")

@@ -137,7 +137,8 @@ def test_extras_stay_out_of_the_default_setup() -> None:
 def test_every_package_folder_is_declared_everywhere() -> None:
     folders = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests"}
     tool = PYPROJECT["tool"]
-    assert set(tool["setuptools"]["packages"]) == folders
+    nested = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.glob("[a-z]*/*/__init__.py")}
+    assert set(tool["setuptools"]["packages"]) == folders | nested
     assert set(tool["mypy"]["packages"]) == folders
     assert set(tool["importlinter"]["root_packages"]) == folders
 

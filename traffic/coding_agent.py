@@ -201,6 +201,7 @@ class CodingAgentSource:
 
     def _enumerate(self) -> Iterator[Request]:
         workload = self._scenario.workload
+        assert isinstance(workload, CodingAgentWorkload)  # the constructor refused all others
         limits = (workload.warmup_requests, workload.warmup_requests + workload.requests)
         total = limits[1] + cooldown_count(workload.requests)
         growth = max_growth_per_rank(self.max_input_tokens)

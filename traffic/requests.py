@@ -11,10 +11,11 @@ Phase = Literal["warmup", "measured", "cooldown"]
 
 @dataclass(frozen=True)
 class Request:
-    """One turn. `cached_tokens` of the prompt are prefix hits: not computed again, but handed off all the same.
+    """One turn. `cached_tokens` of the prompt are prefix hits: not computed again, but handed off all the
+    same.
 
-    `prefix_blocks` names the prompt's blocks of `block_tokens` tokens: equal ids in front mean an equal prefix. A
-    record of a real service may say which GPUs served it.
+    `prefix_blocks`: ids of the prompt's blocks of `block_tokens` tokens, from its start; equal ids are equal
+    prefixes. `prefill_gpu` and `decode_gpu`: where a log says that it was served (names of GPUs of the fabric).
     """
 
     request_id: int

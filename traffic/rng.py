@@ -111,3 +111,30 @@ def from_quantiles(seed: int, *key: Key, purpose: str, table: QuantileTable) -> 
 def choice(seed: int, *key: Key, purpose: str, options: Sequence[str]) -> str:
     """One of the options, each equally likely."""
     return options[min(int(uniform(seed, *key, purpose=purpose) * len(options)), len(options) - 1)]
+
+
+def gamma(seed: int, *key: Key, purpose: str, shape: float, scale: float) -> float:
+    """A draw of a Gamma law with mean shape * scale.
+
+    Rejection after Marsaglia and Tsang, "A simple method for generating gamma variables" (ACM TOMS 26, 2000); each
+    try has a key of its own. Shapes below 1: that of shape + 1 times u^(1 / shape) (same paper, section 6).
+    """
+    if shape < 1:
+        boost = math.log(uniform(seed, *key, purpose=purpose + "/boost")) / shape
+        return gamma(seed, *key, purpose=purpose, shape=shape + 1, scale=scale) * math.exp(boost)
+    d = shape - 1 / 3
+    c = 1 / math.sqrt(9 * d)
+    attempt = 0
+    while True:
+        x = _NORMAL.inv_cdf(uniform(seed, *key, attempt, purpose=purpose + "/x"))
+        v = (1 + c * x) ** 3
+        if v > 0:
+            u = uniform(seed, *key, attempt, purpose=purpose + "/u")
+            if math.log(u) < x * x / 2 + d - d * v + d * math.log(v):
+                return d * v * scale
+        attempt += 1
+
+
+def weibull(seed: int, *key: Key, purpose: str, shape: float, scale: float) -> float:
+    """A draw of a Weibull law with mean scale * Gamma(1 + 1 / shape) (by inversion)."""
+    return scale * (-math.log(uniform(seed, *key, purpose=purpose))) ** (1 / shape)

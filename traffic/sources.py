@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
-from scenario.models import AzureWorkload, Scenario
-from traffic.azure import AzureSource
+from scenario.models import Scenario
+from scenario.synthetic_workloads import BurstWorkload, SyntheticWorkload
+from scenario.trace_workloads import SessionsWorkload, TraceWorkload
 from traffic.coding_agent import CodingAgentSource
 from traffic.requests import Source
+from traffic.session_source import SessionSource
+from traffic.synthetic import BurstSource, SyntheticSource
+from traffic.trace_source import TraceSource
 
 
 def make_source(scenario: Scenario) -> Source:
     """The source that `workload.kind` names; raises `InputError` where its settings or its file do not
     fit."""
-    if isinstance(scenario.workload, AzureWorkload):
-        return AzureSource(scenario)
+    workload = scenario.workload
+    if isinstance(workload, TraceWorkload):
+        return TraceSource(scenario)
+    if isinstance(workload, SessionsWorkload):
+        return SessionSource(scenario)
+    if isinstance(workload, SyntheticWorkload):
+        return SyntheticSource(scenario)
+    if isinstance(workload, BurstWorkload):
+        return BurstSource(scenario)
     return CodingAgentSource(scenario)

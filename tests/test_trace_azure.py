@@ -10,7 +10,12 @@ from hypothesis import strategies as st
 
 from scenario.errors import InputError
 from scenario.models import Scenario
-from traffic.azure import MAX_LINE_BYTES, AzureSource, parse_stamp_ns, read_rows
+from traffic.readers.azure import AZURE
+from traffic.readers.cells import parse_stamp_ns
+from traffic.readers.lines import MAX_LINE_BYTES
+from traffic.readers.rows import TraceRow
+from traffic.readers.trace import Trace
+from traffic.trace_source import TraceSource
 
 HEADER = b"TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
 ROWS = (
@@ -28,17 +33,21 @@ def write(folder: Path, content: bytes) -> Path:
     return path
 
 
-def source(path: Path, **workload: object) -> AzureSource:
-    return AzureSource(Scenario.model_validate({"workload": {"kind": "azure", "path": path, **workload}}))
+def read_rows(path: Path) -> list[TraceRow]:
+    return list(Trace(path, AZURE))
+
+
+def source(path: Path, **workload: object) -> TraceSource:
+    return TraceSource(Scenario.model_validate({"workload": {"kind": "azure", "path": path, **workload}}))
 
 
 def test_rows_of_2023(tmp_path: Path) -> None:
     rows = list(read_rows(write(tmp_path, HEADER + ROWS)))
-    assert [(r.line, r.context_tokens, r.generated_tokens) for r in rows] == [
+    assert [(r.line, r.input_tokens, r.output_tokens) for r in rows] == [
         (2, 4808, 10), (3, 3180, 8), (4, 110, 27), (5, 7433, 14),
     ]  # fmt: skip
-    assert rows[1].stamp_ns - rows[0].stamp_ns == 52_000_000
-    assert rows[3].stamp_ns - rows[0].stamp_ns == 2_000_000_100  # the seventh digit counts
+    assert rows[1].at_ns - rows[0].at_ns == 52_000_000
+    assert rows[3].at_ns - rows[0].at_ns == 2_000_000_100  # the seventh digit counts
 
 
 @pytest.mark.parametrize(
@@ -80,8 +89,8 @@ def test_stamps_never_crash(text: str) -> None:
     [
         (b"", 1, "empty"),
         (b"\r\n", 1, "empty"),
-        (b"time,in,out\r\n" + ROWS, 1, "header must be TIMESTAMP,ContextTokens,GeneratedTokens"),
-        (ROWS, 1, "header must be"),
+        (b"time,in,out\r\n" + ROWS, 1, "header must name TIMESTAMP,ContextTokens,GeneratedTokens"),
+        (ROWS, 1, "header must name"),
         (HEADER + ROWS + b"\r\n2023-11-16 18:17:06.0,5\r\n", 6, "2 fields where 3"),
         (HEADER + b"2023-11-16 18:17:06.0,5,6,7\r\n", 2, "4 fields where 3"),
         (HEADER + b"yesterday,5,6\r\n", 2, "'yesterday' is not a time stamp"),
@@ -151,6 +160,6 @@ def test_too_few_rows_says_how_many_there_are(tmp_path: Path) -> None:
 def test_real_files(name: str, rows: int, prompt: float, output: float, rate: float) -> None:
     everyone = list(read_rows(TRACES / f"AzureLLMInferenceTrace_{name}.csv"))
     assert len(everyone) == rows
-    assert sum(r.context_tokens for r in everyone) / rows == pytest.approx(prompt, rel=0.001)
-    assert sum(r.generated_tokens for r in everyone) / rows == pytest.approx(output, rel=0.005)
-    assert (rows - 1) / ((everyone[-1].stamp_ns - everyone[0].stamp_ns) / 1e9) == pytest.approx(rate, rel=0.005)
+    assert sum(r.input_tokens for r in everyone) / rows == pytest.approx(prompt, rel=0.001)
+    assert sum(r.output_tokens for r in everyone) / rows == pytest.approx(output, rel=0.005)
+    assert (rows - 1) / ((everyone[-1].at_ns - everyone[0].at_ns) / 1e9) == pytest.approx(rate, rel=0.005)
