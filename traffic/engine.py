@@ -52,7 +52,7 @@ from traffic.instances import (
     decode_memory_bytes,
     prefill_memory_bytes,
 )
-from traffic.kv import KvModel, kv_model
+from traffic.kv import KvModel, model_of
 from traffic.layout import decode_targets, roles
 from traffic.placement import Placer
 from traffic.records import Live, Step
@@ -72,7 +72,7 @@ class Engine:
         self._serving = scenario.serving
         self._source = source
         self._tp = scenario.fabric.gpus_per_server
-        model = kv_model(scenario.serving.model)
+        model = model_of(scenario.serving)
         check_requests_fit(scenario, model, source)
         self._lives = {
             r.request_id: Live(r, model.kv_bytes(r.input_tokens), model.kv_bytes(r.input_tokens + r.output_tokens))
@@ -270,7 +270,9 @@ class Engine:
         first_s = live.mark("first_token", t_s)
         live.step = Step.DECODING
         # Decode is a compute model, so the last token's instant is known now, also if the run ends before it.
-        end_s = live.mark("finished", first_s + decode_after_first_s(self._serving, live.request.output_tokens))
+        request = live.request
+        decode_s = decode_after_first_s(self._scenario, request.input_tokens, request.output_tokens)
+        end_s = live.mark("finished", first_s + decode_s)
         request_id = live.request.request_id
         self._open_measured.discard(request_id)
         self._actions.append(EmitToken(request_id, first_s))
