@@ -3,8 +3,8 @@
 Errors are taken as relative (a transfer of twice the time may be off by twice as much), since sizes span decades and an
 overhead of a millisecond would otherwise drown in the noise of the long ones. Three steps:
 
-1. least absolute relative deviations, which a minority of outliers cannot move far (iteratively reweighted; Schlossmacher,
-   JASA 68, 1973);
+1. least absolute relative deviations, which a minority of outliers cannot move far (iteratively reweighted;
+   Schlossmacher, JASA 68, 1973);
 2. rows further from it than `OUTLIER_SCALES` robust standard deviations (1.4826 * median absolute deviation; Huber,
    "Robust Statistics", 1981, section 5) are left out;
 3. least squares of what is left, weighted by 1 / fitted time squared, with the usual t intervals. A base below 0 means
@@ -38,8 +38,8 @@ _T95 = (
 class LineFit:
     """``seconds = base_s + size / rate``; `rate` in sizes a second.
 
-    `base_interval_s`, `rate_interval`: 95 %, None where two rows leave nothing to judge by; the upper end of the rate is
-    infinite where the noise allows it. `n` rows were used, `outliers` (numbers of rows, from 0) were not.
+    `base_interval_s`, `rate_interval`: 95 %, None where two rows leave nothing to judge by; the upper end of the rate
+    is infinite where the noise allows it. `n` rows were used, `outliers` (numbers of rows, from 0) were not.
     `residual_median`, `residual_max`: of the rows used, absolute, as a share of the fitted time.
     """
 
@@ -66,7 +66,9 @@ def fit_line(rows: Sequence[tuple[float, float]], what: str) -> LineFit:
     data = np.asarray(rows, dtype=float).reshape(-1, 2)
     size, seconds = data[:, 0], data[:, 1]
     if len(np.unique(size)) < 2:
-        raise InputError(what, f"{len(rows)} rows", "need at least two different sizes", "Measure small and large ones.")
+        raise InputError(
+            what, f"{len(rows)} rows", "need at least two different sizes", "Measure small and large ones."
+        )
     unit = float(size.max())
     x = size / unit
     first = _least_absolute(x, seconds)
@@ -146,7 +148,7 @@ def _least_squares(x: Vector, y: Vector, weight: Vector) -> tuple[float, float, 
     errors = (y - base - slope * x) * weight
     design = np.stack([np.ones_like(x), x], axis=1) * weight[:, None]
     variance = float(errors @ errors) / (len(x) - 2)
-    return base, slope, variance * np.linalg.inv(design.T @ design)
+    return base, slope, np.asarray(variance * np.linalg.inv(design.T @ design), dtype=np.float64)
 
 
 def _t95(freedom: int) -> float:

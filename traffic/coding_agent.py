@@ -142,9 +142,7 @@ class CodingAgentSource:
         self._scenario = scenario
         self._seed = scenario.seed
         self._think = THINK_S.scaled(scenario.workload.think_scale)
-        self.max_input_tokens = min(
-            scenario.workload.max_input_tokens, model_of(scenario.serving).max_context_tokens
-        )
+        self.max_input_tokens = min(scenario.workload.max_input_tokens, model_of(scenario.serving).max_context_tokens)
         self.mean_uncached_tokens = mean_uncached_tokens(self.max_input_tokens)
         model = compute_model(scenario)
         if scenario.serving.compute == "formula":  # linear: the mean of the times is the time of the mean
@@ -153,9 +151,7 @@ class CodingAgentSource:
             prefill_s = mean_prefill_s(model.prefill_s, self.max_input_tokens)
         context_tokens = mean_input_tokens(self.max_input_tokens) + OUTPUT_TOKENS.mean / 2
         self._decode_step_s = model.decode_step_s(1, context_tokens)
-        self._mean_service_s = (
-            nominal_constant_s(scenario) + prefill_s + (OUTPUT_TOKENS.mean - 1) * self._decode_step_s
-        )
+        self._mean_service_s = nominal_constant_s(scenario) + prefill_s + (OUTPUT_TOKENS.mean - 1) * self._decode_step_s
         #: Arrivals per model second that `utilisation` asks for.
         self.offered_rate_per_s = scenario.workload.utilisation * len(roles(scenario).prefill) / prefill_s
         #: Mean time from one arrival of a session to its next, nominal, in model seconds.

@@ -1,8 +1,8 @@
 """The compute model: prefill and decode as times. Nothing is computed here, and no fabric is in it.
 
-`formula`, the default: prefill ``base + uncached tokens / (tokens/s per GPU * TP)``. It is linear in the uncached tokens,
-so it leaves out attention over a long cached prefix and is too fast for long-context agents. The defaults of the
-scenario (30 ms, 5,000 tokens/s per GPU) sit inside published figures: 52.3k input tokens/s per 8 x H100 node
+`formula`, the default: prefill ``base + uncached tokens / (tokens/s per GPU * TP)``. It is linear in the uncached
+tokens, so it leaves out attention over a long cached prefix and is too fast for long-context agents. The defaults of
+the scenario (30 ms, 5,000 tokens/s per GPU) sit inside published figures: 52.3k input tokens/s per 8 x H100 node
 (https://lmsys.org/blog/2025-05-05-large-scale-ep/), 32.2k computed tokens/s per 8 x H800 node in production
 (https://github.com/deepseek-ai/open-infra-index, day 6). Decode: a constant step per output token.
 

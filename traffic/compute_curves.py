@@ -1,4 +1,4 @@
-"""Curves that compute models are made of: seconds over prefill tokens, and seconds over a decode batch and its context."""
+"""Curves that compute models are made of: seconds over prefill tokens, and over a decode batch and its context."""
 
 from __future__ import annotations
 

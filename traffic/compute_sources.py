@@ -59,7 +59,8 @@ def splitwise(path: Path, key: ComputeKey, tensor_parallel: int) -> Measured:
 
 
 #: DistServe's fits on A100-80GB (https://github.com/LLMServe/DistServe, commit 82831f16, simdistserve/estimators/
-#: profile_data/profiler-a100-80g.distserve.json), ms: (model, TP) -> prefill (a, b, c), decode of batches under 95, from 95.
+#: profile_data/profiler-a100-80g.distserve.json), ms: (model, TP) -> prefill (a, b, c), then decode of batches
+#: under 95 requests, and from 95.
 _DISTSERVE: dict[tuple[str, int], tuple[tuple[float, float, float], ...]] = {
     ("opt-13b", 1): (
         (18.10254647486372, 0.1019122572698738, 7.122264314252114e-06),
@@ -106,8 +107,8 @@ def distserve(key: ComputeKey, tensor_parallel: int) -> Measured:
     """DistServe's fits for OPT on A100 (`simdistserve/estimators/time_estimator.py`; https://arxiv.org/abs/2401.09670).
 
     Prefill ``a + b * n + c * (sum of squared prompt lengths)``, taken for a batch of one prompt, which overestimates a
-    batch of several; decode ``a + b * (context of the batch) + c * batch_size``. The millisecond that its simulator adds
-    to each prefill for pipelining is left out. Raises `InputError` for another model, TP or hardware.
+    batch of several; decode ``a + b * (context of the batch) + c * batch_size``. The millisecond that its simulator
+    adds to each prefill for pipelining is left out. Raises `InputError` for another model, TP or hardware.
     """
     if key.hardware not in ("", "a100-80gb"):
         raise InputError("serving.compute_key.hardware", key.hardware, "distserve was measured on a100-80gb only")

@@ -1,4 +1,4 @@
-"""A CSV file that a user measured, read row by row. Whatever is wrong is one message with file, line, column and value."""
+"""A CSV file of measurements, read row by row. Whatever is wrong is one message with file, line, column and value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ class CsvRow:
 
     def number(self, column: str, *, above: float | None = None, at_least: float | None = None) -> float:
         """A finite number within the bound. Raises InputError."""
-        bound = f" above {above:g}" if above is not None else f" of at least {at_least:g}" if at_least is not None else ""
+        bound = (
+            f" above {above:g}" if above is not None else f" of at least {at_least:g}" if at_least is not None else ""
+        )
         try:
             value = float(self.cells.get(column, ""))
         except ValueError:
@@ -86,7 +88,9 @@ class CsvTable:
                     )
                 yield CsvRow(self, reader.line_num, dict(zip(self.header, cells, strict=True)))
         except csv.Error as error:
-            raise InputError(f"{self.field}: {self.path}, line {reader.line_num}", "...", f"is not CSV: {error}") from None
+            raise InputError(
+                f"{self.field}: {self.path}, line {reader.line_num}", "...", f"is not CSV: {error}"
+            ) from None
 
 
 def read_table(path: Path, field: str, hint: str) -> CsvTable:

@@ -30,7 +30,7 @@ def direct_kv_model(
     attention = Gqa(layers, kv_heads, head_dim)
     size = attention.bytes_per_token(bytes_per_element)
     formula = attention.formula(bytes_per_element)
-    return KvModel(name, size, False, max_context_tokens, layers, formula, f"{bytes_per_element:g} B")
+    return KvModel(name, size, False, max_context_tokens, layers, formula, f"{bytes_per_element:g} B", kv_heads)
 
 
 def model_of(serving: ServingSection) -> KvModel:

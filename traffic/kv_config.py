@@ -7,8 +7,8 @@ Read are `num_hidden_layers`, `max_position_embeddings` and, by what attention i
 * otherwise GQA or MHA: `num_key_value_heads` (without it `num_attention_heads`), `head_dim` (without it
   `hidden_size / num_attention_heads`), and `v_head_dim` where values have another width.
 
-A `text_config` (models that also see or hear) is read in place of the whole. Refused are models whose cache does not grow
-by the same bytes with every token: sliding windows, linear attention and state-space layers, compressed caches.
+A `text_config` (models that also see or hear) is read in place of the whole. Refused are models whose cache does not
+grow by the same bytes with every token: sliding windows, linear attention, state-space layers, compressed caches.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FULL_ATTENTION = {"full_attention", "attention", "deepseek_sparse_attention"}
 
 
 def kv_model_of_config(path: Path, dtype: str = "auto", field: str = "serving.model") -> KvModel:
-    """The KV model of a config.json; auto is BF16, as engines keep the cache of an FP8 checkpoint unless told otherwise.
+    """The KV model of a config.json; auto is BF16, as engines keep the cache unless told otherwise.
 
     Raises `InputError` (of `field`, or of `field: path: key`) that names the key, its value and what is allowed.
     """
@@ -76,7 +76,9 @@ def _attention(reader: _Reader) -> Attention:
             index_head_dim=index_head_dim,
         )
     if reader.given("index_head_dim"):
-        raise reader.bad("index_head_dim", "given", "an indexer without kv_lora_rank: the size of its cache is not known")
+        raise reader.bad(
+            "index_head_dim", "given", "an indexer without kv_lora_rank: the size of its cache is not known"
+        )
     heads = "num_key_value_heads" if reader.given("num_key_value_heads") else "num_attention_heads"
     if reader.given("head_dim"):
         head_dim = reader.positive("head_dim")
@@ -125,7 +127,9 @@ class _Reader:
                 raise self.bad(key, self._config[key], "not every layer's cache grows by the same bytes a token", hint)
         types = self._config.get("layer_types")
         if isinstance(types, list) and (other := sorted(set(map(str, types)) - _FULL_ATTENTION)):
-            raise self.bad("layer_types", other, f"only {', '.join(sorted(_FULL_ATTENTION))} grow with each token", hint)
+            raise self.bad(
+                "layer_types", other, f"only {', '.join(sorted(_FULL_ATTENTION))} grow with each token", hint
+            )
         window = self._config.get("sliding_window")
         windowed = window is not None and self._config.get("use_sliding_window", True)
         # Configs of some full-attention models give a window as long as the context.

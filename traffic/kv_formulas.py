@@ -6,12 +6,12 @@ Formulas (whole model, one copy, before any split over ranks):
   https://arxiv.org/abs/2305.13245). FP8 and INT8 are one byte; scales per tensor weigh nothing.
 * MLA: ``layers * (kv_lora_rank + qk_rope_head_dim) * bytes_per_element`` (one latent and one shared rope key
   a layer; DeepSeek-V2, section 2.1, https://arxiv.org/abs/2405.04434).
-* MLA with sparse attention (DSA) in FP8: packed, as SGLang and FlashMLA store it: the latent in FP8, a 4 B scale for each
-  128 of it, the rope key left in BF16. 512 + 16 + 128 = 656 B a layer for rank 512 and rope 64
+* MLA with sparse attention (DSA) in FP8: packed, as SGLang and FlashMLA store it: the latent in FP8, a 4 B scale for
+  each 128 of it, the rope key left in BF16. 512 + 16 + 128 = 656 B a layer for rank 512 and rope 64
   (https://github.com/sgl-project/sglang/pull/32620). Without an indexer FP8 is plain, one byte an element, as vLLM's
   `fp8` cache of dense MLA (vllm/v1/kv_cache_interface.py).
-* DSA indexer: an FP8 key and a 4 B scale for each 128 of it, 132 B per indexed layer for head dimension 128, whatever the
-  type of the rest (same source as 656). It is part of the handoff: decode fails without it
+* DSA indexer: an FP8 key and a 4 B scale for each 128 of it, 132 B per indexed layer for head dimension 128, whatever
+  the type of the rest (same source as 656). It is part of the handoff: decode fails without it
   (https://github.com/ROCm/MAD/issues/176).
 
 Sparse attention reads less of the cache; it does not make the handoff smaller. The multi-token-prediction layer is not
@@ -36,7 +36,7 @@ _SCALE_BLOCK = 128
 @dataclass(frozen=True)
 class KvModel:
     """KV sizes of one model in one type. `mla` says that the cache has no heads to split, so each rank of a TP group
-    holds all of it."""
+    holds all of it; with GQA, ranks split `kv_heads`."""
 
     name: str
     bytes_per_token: int
@@ -45,6 +45,7 @@ class KvModel:
     layers: int
     formula: str
     dtype: str = "bf16"
+    kv_heads: int = 0
 
     def kv_bytes(self, tokens: int) -> int:
         """Bytes of the KV cache of `tokens` tokens: one copy of the whole model's cache."""
@@ -135,11 +136,11 @@ def kv_model_from(name: str, attention: Attention, dtype: str, max_context_token
                 f"{name} has latent attention (MLA), whose cache is kept in bf16 or fp8",
                 "Choose one of these.",
             )
-        size, formula = attention.bytes_per_token(dtype), attention.formula(dtype)
+        size, formula, heads = attention.bytes_per_token(dtype), attention.formula(dtype), 0
     else:
         each = _BYTES_PER_ELEMENT[dtype]
-        size, formula = attention.bytes_per_token(each), attention.formula(each)
-    return KvModel(name, size, isinstance(attention, Mla), max_context_tokens, attention.layers, formula, dtype)
+        size, formula, heads = attention.bytes_per_token(each), attention.formula(each), attention.kv_heads
+    return KvModel(name, size, heads == 0, max_context_tokens, attention.layers, formula, dtype, heads)
 
 
 def gqa_bytes_per_token(layers: int, kv_heads: int, head_dim: int, bytes_per_element: float) -> int:
