@@ -69,6 +69,8 @@ def written(tmp_path: Path, config: object) -> Path:
         (LLAMA_70B, "fp8", "llama-3.1-70b-fp8"),
         ({**QWEN3_8B, "use_sliding_window": False, "sliding_window": 4096}, "bf16", "qwen3-8b"),
         (QWEN3_8B, "auto", "qwen3-8b"),
+        ({**QWEN3_8B, "attn_type_list": [1] * 36, "full_attention_interval": 1}, "auto", "qwen3-8b"),
+        ({**QWEN3_8B, "layer_types": ["full_attention"] * 36, "sliding_window": 40_960}, "auto", "qwen3-8b"),
         (DEEPSEEK_V3, "auto", "deepseek-v3"),
         ({"text_config": DEEPSEEK_V3, "num_hidden_layers": 1}, "auto", "deepseek-v3"),
         (GLM_5, "auto", "glm-5-bf16"),
@@ -112,6 +114,7 @@ def test_multi_head_attention_and_values_of_another_width(tmp_path: Path) -> Non
         ({**QWEN3_8B, "index_head_dim": 128}, ["index_head_dim", "kv_lora_rank"]),
         ({**QWEN3_8B, "sliding_window": 4096, "use_sliding_window": True}, ["sliding_window = 4096"]),
         ({**QWEN3_8B, "layer_types": ["linear_attention", "full_attention"]}, ["layer_types", "linear_attention"]),
+        ({**QWEN3_8B, "attn_type_list": [0, 1] * 18}, ["attn_type_list"]),
         ({"text_config": {**QWEN3_8B, "full_attention_interval": 4}}, ["text_config: full_attention_interval = 4"]),
     ],
 )

@@ -123,8 +123,10 @@ class _Reader:
     def refuse_what_is_not_per_token(self) -> None:
         hint = "Give the layers that do grow with each token in serving.kv, and say so where you publish."
         for key in _NOT_PER_TOKEN:
-            if self._config.get(key):
-                raise self.bad(key, self._config[key], "not every layer's cache grows by the same bytes a token", hint)
+            value = self._config.get(key)
+            # 1, or a list of nothing but 1: full attention on every layer (MiniMax-M2's attn_type_list).
+            if value and value != 1 and not (isinstance(value, list) and all(each == 1 for each in value)):
+                raise self.bad(key, value, "not every layer's cache grows by the same bytes a token", hint)
         types = self._config.get("layer_types")
         if isinstance(types, list) and (other := sorted(set(map(str, types)) - _FULL_ATTENTION)):
             raise self.bad(
