@@ -24,7 +24,8 @@ test:  ## set-up with the test tools, then all checks and all tests (those marke
 	@bash vagrant/setup.sh --dev
 	@$(MAKE) --no-print-directory lint
 	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m "not root" -n auto --dist worksteal
-	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m root
+	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m "root and not alone" -n 2 --dist loadfile
+	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m "root and alone"
 
 lint:  ## ruff, mypy, import-linter
 	@bash vagrant/setup.sh --dev
@@ -32,8 +33,9 @@ lint:  ## ruff, mypy, import-linter
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
 
-bench: setup  ## what this machine can carry: 16,384-GPU fabrics in memory, packet budget, link rates
+bench: setup  ## what this machine can carry: 16,384-GPU fabrics in memory, controller, packet budget, link rates
 	$(PYTHON) -m topologies.bench
+	$(AS_ROOT) $(PYTHON) -m emulation.bench_controller
 	$(AS_ROOT) $(PYTHON) -m emulation.bench
 
 lock:  ## make the lock files anew after a change in pyproject.toml

@@ -2,8 +2,9 @@
 
 A switch that connects is asked what it has; it gets what differs and a barrier, and counts as confirmed when it
 answers the barrier. A cable that goes down (PORT_STATUS) or a switch that stays away is a failure: overlay rules go out
-phase by phase, each behind the barriers of the one before. Nothing is learned from packets and nothing is decided
-here: see `controller.rules`, `controller.repair` and `controller.audit`.
+phase by phase, each behind the barriers of the one before. What failed while no controller was there is learned from
+the ports that a switch describes when it connects. Nothing is learned from packets and nothing is decided here: see
+`controller.rules`, `controller.repair` and `controller.audit`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Settings:
     listen: str
     status_path: Path | None
     repairer: Repairer
+    #: What the controller before this one had repaired; None: there was none.
+    before: Failures | None = None
 
 
 @dataclass
@@ -93,6 +96,7 @@ class FabricApp(sdn.App):
             rule_set_version=self.ruleset.version,
             now_s=time.monotonic(),
             path=_settings.status_path,
+            failures=_settings.before.links | _settings.before.switches if _settings.before else (),
         )
         self.live: dict[str, Any] = {}
         self.connected_s: dict[Any, float] = {}
@@ -100,10 +104,15 @@ class FabricApp(sdn.App):
         self.sent: dict[Any, dict[int, object]] = {}
         self.waiting: Any = sdn.hub.Queue()
         self.repairer = _settings.repairer
-        self.overlay: Overlay = self.repairer.nothing
+        # The switches have the overlay of the controller before: it is kept, and updates start from it.
+        self.takes_over = _settings.before is not None
+        before = _settings.before or Failures()
+        self.overlay: Overlay = self.repairer.overlay(before)
         self.answers: dict[Any, Answers] = {}
-        self.down_links: set[str] = set()
-        self.down_switches: set[str] = set()
+        self.down_links: set[str] = set(before.links)
+        self.down_switches: set[str] = set(before.switches)
+        self.described: set[str] = set()
+        self.first_switch: Any = sdn.hub.Event()
         self.failure_events: Any = sdn.hub.Queue()
         self.repair_barriers: dict[tuple[Any, int], Any] = {}
 
@@ -134,6 +143,7 @@ class FabricApp(sdn.App):
             self.board.error(text)
             return
         self.live[name] = datapath
+        self.first_switch.set()
         rules, groups = self._wanted(name)
         self.board.installing(
             name, self.connected_s.get(datapath, time.monotonic()), rules=len(rules), groups=len(groups)
@@ -160,7 +170,6 @@ class FabricApp(sdn.App):
             return
         answers.rules.update(rule_of(stat) for stat in event.msg.body)
         if not event.msg.flags & datapath.ofproto.OFPMPF_REPLY_MORE:
-            del self.answers[datapath]
             self.waiting.put((datapath, self.name_of[datapath.id], answers))
 
     def _wanted(self, name: str) -> tuple[tuple[Rule, ...], tuple[SelectGroup, ...]]:
@@ -183,8 +192,9 @@ class FabricApp(sdn.App):
 
     def _install(self, datapath: Any, name: str, answers: Answers) -> None:
         """Send a switch what it lacks, and take away what it should not have."""
+        self.answers.pop(datapath, None)  # from here on repairs are for this switch too
         rules, groups = self._wanted(name)
-        cookies = {(rule.priority, rule.match): self.ruleset.cookie(rule) for rule in rules}
+        cookies: dict[RuleKey, int] = {(rule.priority, rule.match): self.ruleset.cookie(rule) for rule in rules}
         found = difference(rules, cookies, groups, answers.rules, answers.groups)
         for text in found.foreign:
             LOG.warning("%s has a rule that is not ours: %s", name, text)
@@ -260,6 +270,18 @@ class FabricApp(sdn.App):
             self.board.port_event(name, message.desc.port_no, reason, link_down, now)
             self._port(name, message.desc.port_no, link_down or reason == "delete", now)
 
+    @sdn.set_ev_cls(sdn.ofp_event.EventOFPPortDescStatsReply, [sdn.CONFIG_DISPATCHER, sdn.MAIN_DISPATCHER])
+    def on_ports(self, event: Any) -> None:
+        """The ports of a switch that connects: one may have gone down or come back while nobody listened."""
+        datapath = event.msg.datapath
+        name = self.name_of.get(datapath.id)
+        if name is None:
+            return
+        for port in event.msg.body:
+            self._port(name, port.port_no, bool(port.state & datapath.ofproto.OFPPS_LINK_DOWN), time.monotonic())
+        if not event.msg.flags & datapath.ofproto.OFPMPF_REPLY_MORE:
+            self.described.add(name)
+
     def _port(self, name: str, port: int, down: bool, now_s: float) -> None:
         link = self.repairer.fabric.link_at.get((name, port))
         if link is None:
@@ -282,7 +304,18 @@ class FabricApp(sdn.App):
             self.down_switches.add(name)
             self.failure_events.put(left_s)
 
+    def _await_switches(self) -> None:
+        """Until all switches that will come have said what they have: repairs are updates of a state that is known."""
+        self.first_switch.wait()
+        expected = {name for name, switch in self.board.switches.items() if switch.expected}
+        deadline = time.monotonic() + DEAD_AFTER_S
+        while (not expected <= self.described or self.answers) and time.monotonic() < deadline:
+            sdn.hub.sleep(GATHER_S)
+        for name in expected - set(self.live) if self.takes_over else ():
+            sdn.hub.spawn_after(DEAD_AFTER_S, self._still_away, name, time.monotonic())
+
     def _repair_loop(self) -> None:
+        self._await_switches()
         while True:
             event_s = self.failure_events.get()
             sdn.hub.sleep(GATHER_S)

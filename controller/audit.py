@@ -15,6 +15,7 @@ from controller.ruleset import (
     COOKIE_OWNER,
     COOKIE_OWNER_MASK,
     MASK_HOST,
+    TABLE,
     Action,
     Group,
     Match,
@@ -24,8 +25,28 @@ from controller.ruleset import (
     SetEthDst,
 )
 
-#: What identifies a rule on a switch.
-RuleKey = tuple[int, Match]
+_ETH_TYPE_IP = 0x0800
+#: Fields of the matches that this application makes.
+_OUR_FIELDS = frozenset({"eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "tcp_src", "tcp_dst", "udp_src", "udp_dst"})
+
+
+@dataclass(frozen=True)
+class OtherMatch:
+    """A match that `Match` cannot say (LLDP, ARP, a masked source, another table ...), as the switch told it.
+
+    `fields` are the library's names and values in the switch's order, so that the same match can be sent back.
+    """
+
+    table: int
+    fields: tuple[tuple[str, Any], ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Fields that are set, and the table where it is not ours."""
+        return dict(self.fields) | ({"table": self.table} if self.table != TABLE else {})
+
+
+#: What identifies a rule on a switch: priority and match.
+RuleKey = tuple[int, Match | OtherMatch]
 #: (cookie, actions): what a rule with that key does; None: something that this application never installs.
 Found = tuple[int, tuple[Action, ...] | None]
 
@@ -55,7 +76,7 @@ def difference(
     found_groups: Mapping[int, tuple[int, ...] | None],
 ) -> Difference:
     """Compare. `cookies` gives each wanted rule's cookie: one of another version is replaced, in place."""
-    target = {(rule.priority, rule.match): rule for rule in wanted}
+    target: dict[RuleKey, Rule] = {(rule.priority, rule.match): rule for rule in wanted}
     groups = {group.group_id: group for group in wanted_groups}
     add_groups = tuple(group for number, group in groups.items() if found_groups.get(number) != group.ports)
     changed = {group.group_id for group in add_groups}
@@ -87,11 +108,21 @@ def is_ours(cookie: int) -> bool:
 
 def rule_of(stat: Any) -> tuple[RuleKey, Found]:
     """One entry of a flow statistics reply (Ryu's or os-ken's OFPFlowStats)."""
-    fields = dict(stat.match.items())
-    known = {"eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "tcp_src", "tcp_dst", "udp_src", "udp_dst"}
-    destination = fields.get("ipv4_dst", "0.0.0.0")  # noqa: S104 (no socket)
+    match = _match_of(int(stat.table_id), tuple(stat.match.items()))
+    actions = _actions(stat.instructions) if isinstance(match, Match) else None
+    return (int(stat.priority), match), (int(stat.cookie), actions)
+
+
+def _match_of(table: int, items: tuple[tuple[str, Any], ...]) -> Match | OtherMatch:
+    """A Match only where it says all of it: two rules of a switch must never have one key."""
+    fields = dict(items)
+    plain = isinstance(fields.get("ipv4_src", ""), str)  # with a mask it is a pair
+    ours = fields.get("eth_type") == _ETH_TYPE_IP and "ipv4_dst" in fields and _OUR_FIELDS.issuperset(fields)
+    if table != TABLE or not ours or not plain:
+        return OtherMatch(table, items)
+    destination = fields["ipv4_dst"]
     address, mask = destination if isinstance(destination, tuple) else (destination, MASK_HOST)
-    match = Match(
+    return Match(
         ipv4_dst=str(address),
         ipv4_dst_mask=str(mask),
         ipv4_src=fields.get("ipv4_src"),
@@ -99,8 +130,6 @@ def rule_of(stat: Any) -> tuple[RuleKey, Found]:
         tp_src=fields.get("tcp_src", fields.get("udp_src")),
         tp_dst=fields.get("tcp_dst", fields.get("udp_dst")),
     )
-    strange = set(fields) - known or fields.get("eth_type") != 0x0800
-    return (int(stat.priority), match), (int(stat.cookie), None if strange else _actions(stat.instructions))
 
 
 def group_of(stat: Any) -> tuple[int, tuple[int, ...] | None]:

@@ -49,8 +49,6 @@ _WHOLE_COOKIE = (1 << 64) - 1
 AGAIN_S = 0.3
 #: Wait no longer for the silent ones when nothing new came for this long. A healthy fabric never waits for it.
 PATIENCE_S = 2.0
-#: The switch itself drops the rule after this long, should the controller die meanwhile.
-PUNT_S = 60
 #: For what is answered at once: the ports' description, barriers.
 ANSWER_S = 10.0
 _POLL_S = 0.005
@@ -222,7 +220,6 @@ def _punt(datapath: Any) -> Any:
         table_id=TABLE,
         command=ofproto.OFPFC_ADD,
         priority=PRIORITY,
-        hard_timeout=PUNT_S,
         buffer_id=ofproto.OFP_NO_BUFFER,
         match=parser.OFPMatch(eth_type=ETH_TYPE_LLDP),
         instructions=[parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, [to_controller])],

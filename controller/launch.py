@@ -24,6 +24,10 @@ from pathlib import Path
 
 from controller import status_socket
 from controller.plan import Plan, PlanError, from_topo, load
+from controller.ruleset import RuleSet
+from controller.status import failures_before
+from topologies.fabric import Fabric, FabricError
+from topologies.routes import Failures
 
 DEFAULT_HOST, DEFAULT_PORT = "127.0.0.1", 6653
 
@@ -88,7 +92,8 @@ def serve(
         raise LaunchError(str(error)) from error
     repairer = plan.repairer(fabric)
     repairer.prepare()
-    app.configure(app.Settings(ruleset, expected, f"{host}:{port}", status_path, repairer))
+    before = _before(fabric, ruleset, status_path)
+    app.configure(app.Settings(ruleset, expected, f"{host}:{port}", status_path, repairer, before))
     apps = [app.__name__]
     if cabling_path is not None:
         from controller import discovery
@@ -105,6 +110,15 @@ def serve(
         statistics.configure(statistics.Settings(ruleset, *polls))
         apps.append(statistics.__name__)
     sdn.run(apps, host, port)
+
+
+def _before(fabric: Fabric, ruleset: RuleSet, status_path: Path | None) -> Failures | None:
+    """What the controller that left this status file had repaired; None: there was none, or it had another fabric."""
+    names = failures_before(status_path, ruleset.dpids, ruleset.version)
+    try:
+        return None if names is None else Failures.of(fabric, names)
+    except FabricError:
+        return None
 
 
 def check_port(host: str, port: int) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from controller.audit import Difference
+from controller.audit import Difference, OtherMatch
 from controller.repair import Change
 from controller.ruleset import (
+    COOKIE_OWNER,
+    COOKIE_OWNER_MASK,
     MASK_HOST,
     TABLE,
     Action,
@@ -56,16 +58,23 @@ def change_message(datapath: Any, ruleset: RuleSet, change: Change) -> Any:
     return _delete_message(datapath, change.item.priority, change.item.match)
 
 
-def _delete_message(datapath: Any, priority: int, match: Match) -> Any:
+def _delete_message(datapath: Any, priority: int, match: Match | OtherMatch) -> Any:
+    """Deletes that rule and only if it is ours: another may have taken its place."""
     ofproto, parser = datapath.ofproto, datapath.ofproto_parser
+    if isinstance(match, OtherMatch):
+        table, fields = match.table, list(match.fields)
+    else:
+        table, fields = TABLE, _match_fields(match)
     return parser.OFPFlowMod(
         datapath,
-        table_id=TABLE,
+        cookie=COOKIE_OWNER,
+        cookie_mask=COOKIE_OWNER_MASK,
+        table_id=table,
         command=ofproto.OFPFC_DELETE_STRICT,
         priority=priority,
         out_port=ofproto.OFPP_ANY,
         out_group=ofproto.OFPG_ANY,
-        match=parser.OFPMatch(_ordered_fields=_match_fields(match)),
+        match=parser.OFPMatch(_ordered_fields=fields),
     )
 
 

@@ -48,6 +48,9 @@ def library(name: str) -> Any:
     return _module(f"{PACKAGE}.{name}")
 
 
+# No name is looked up here; eventlet's own resolver takes a tenth of a second to import.
+os.environ.setdefault("EVENTLET_NO_GREENDNS", "yes")
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # eventlet says that it is deprecated; Ryu has no other hub
     # Ryu's web service imports this name, which current eventlet no longer has; nothing here serves HTTP.

@@ -8,7 +8,8 @@ Orders come as JSON on a SEQPACKET socket that the launcher inherits, and each i
     {"op": "start"}    everything of every switch once, then a tick every 1/hz seconds (hz 0: none)
     {"op": "poll"}     everything of every switch once
     {"op": "finish"}   the same, and no more ticks
-Answers: {"ticks", "replies", "log_bytes", "skipped": requests not sent because the one before was unanswered,
+A log that an earlier controller has left is continued.
+Answers: {"op", "ticks", "replies", "log_bytes", "skipped": requests not sent because the one before was unanswered,
 "unanswered": [switch, ...], "cpu_s": of this process since it began, "failure": null or why nothing is logged any more}
 """
 
@@ -26,7 +27,7 @@ from typing import Any
 
 from controller import sdn
 from controller.ruleset import COOKIE_OWNER, COOKIE_OWNER_MASK, RuleSet
-from controller.statistics_log import RECORD, REPLY_MORE
+from controller.statistics_log import RECORD, REPLY_MORE, whole_records_bytes
 
 LOG = logging.getLogger("zcube.controller")
 
@@ -76,7 +77,10 @@ class StatisticsApp(sdn.App):
         self.turn_of = {dpid: number % self.turns for number, dpid in enumerate(self.name_of)}
         self.live: dict[int, Any] = {}
         self.awaited: dict[int, set[int]] = {}  # DPID -> xids of unanswered requests
-        self.log = open(_settings.log, "ab", buffering=1 << 16)  # noqa: SIM115  as long as the process
+        # Unbuffered: a controller that is killed leaves what it has heard. A record cut short would hide what follows.
+        self.log = open(_settings.log, "ab", buffering=0)  # noqa: SIM115  as long as the process
+        with _settings.log.open("rb") as written:
+            self.log.truncate(whole_records_bytes(written))
         self.control = socket.socket(fileno=_settings.control)
         self.control.setblocking(False)
         self.run = 0  # which `start` the ticks belong to; 0: none
@@ -159,7 +163,7 @@ class StatisticsApp(sdn.App):
                 return
             operation = json.loads(data)["op"]
             self.run = 0  # the ticks of an earlier start
-            answer = self._everything()
+            answer = {"op": operation, **self._everything()}
             if operation == "start" and self.settings.hz > 0:
                 self.run = time.monotonic_ns()
                 sdn.hub.spawn(self._tick_on, self.run)
@@ -171,10 +175,6 @@ class StatisticsApp(sdn.App):
         self._await(deadline)  # what a tick asked for
         self._poll(self.live)
         self._await(deadline)
-        try:
-            self.log.flush()
-        except OSError as error:
-            self._fail(error)
         return {
             "ticks": self.ticks,
             "replies": self.replies,

@@ -98,6 +98,19 @@ def replies(file: BinaryIO) -> Iterator[Reply]:
         yield Reply(t_ns, dpid, kind, message[_MULTIPART.size :])
 
 
+def whole_records_bytes(file: BinaryIO) -> int:
+    """How long a log is without a last record that was cut short."""
+    size = file.seek(0, 2)
+    at = 0
+    while at + RECORD.size <= size:
+        file.seek(at)
+        end = at + RECORD.size + RECORD.unpack(file.read(RECORD.size))[2]
+        if end > size:
+            break
+        at = end
+    return at
+
+
 def port_entries(body: bytes) -> NDArray[np.void]:
     """Entries of a port reply as records of PORT_STATS, reserved ports left out."""
     found = np.frombuffer(body, dtype=PORT_STATS)

@@ -63,6 +63,7 @@ class AgentPool:
         self._sent_by_pair: dict[tuple[str, str], int] = {}
         self.cut: set[int] = set()  # queue pairs whose path is gone
         self.moved_bytes = 0
+        self._turns: dict[int, int] = {}  # queue pair -> how often it was connected
         self._failures = NONE
         self.failures_since: list[tuple[int, Failures]] = []  # monotonic ns at which flows were moved
         self._came_back = False  # a queue pair had a path again before its receiver had answered
@@ -114,8 +115,7 @@ class AgentPool:
             self._answer(name)
         wanted: dict[str, list[list[object]]] = {}
         for number, qp in enumerate(self.queue_pairs):
-            flow = five_tuple(self.network.fabric, qp)
-            wanted.setdefault(qp.src.node, []).append([number, flow.src_ip, flow.src_port, flow.dst_ip])
+            wanted.setdefault(qp.src.node, []).append(self._next_turn(number))
         for name, qps in wanted.items():
             for at in range(0, len(qps), 500):
                 self._order(name, op="connect", port=QP_SERVER_PORT, qps=qps[at : at + 500])
@@ -151,7 +151,8 @@ class AgentPool:
         if self.routing.qp_policy == "round_robin":
             turn = self._sent_by_pair.get((src_gpu, dst_gpu), 0) % self.routing.queue_pairs
             self._sent_by_pair[src_gpu, dst_gpu] = turn + 1
-            ids = [number for number in ids if self.queue_pairs[number].index == turn]
+            # Failures may have taken that one alone.
+            ids = [number for number in ids if self.queue_pairs[number].index == turn] or ids[:1]
         return [ids] if self.routing.striping == "adaptive" else [[number] for number in ids]
 
     def usable(self, src_gpu: str, dst_gpu: str) -> list[int]:
@@ -183,7 +184,7 @@ class AgentPool:
                 if qp not in left and number not in self.cut:
                     self.cut.add(number)
                     self._asked[peer] = number
-                    to_cut.setdefault(qp.dst.node, []).append([flow.src_ip, flow.src_port])
+                    to_cut.setdefault(qp.dst.node, []).append([flow.src_ip, flow.src_port, self._turns[number]])
                 elif qp in left and number in self.cut and not self._is_connecting(number):
                     if peer in self._asked:
                         self._came_back = True
@@ -207,9 +208,14 @@ class AgentPool:
 
     def _connect(self, name: str, numbers: list[int]) -> None:
         self._connecting.setdefault(name, []).append(numbers)
-        flows = [(number, five_tuple(self.network.fabric, self.queue_pairs[number])) for number in numbers]
-        qps = [[number, flow.src_ip, flow.src_port, flow.dst_ip] for number, flow in flows]
-        self._order(name, op="connect", port=QP_SERVER_PORT, qps=qps)
+        self._order(name, op="connect", port=QP_SERVER_PORT, qps=[self._next_turn(number) for number in numbers])
+
+    def _next_turn(self, number: int) -> list[object]:
+        """A queue pair as the order `connect` names it."""
+        qp = self.queue_pairs[number]
+        flow = five_tuple(self.network.fabric, qp)
+        self._turns[number] = self._turns.get(number, 0) + 1
+        return [number, flow.src_ip, flow.src_port, flow.dst_ip, qp.dst.node, self._turns[number]]
 
     def _take_offsets(self, receiver: str, offsets: Iterable[tuple[str, int, int]]) -> None:
         """A receiver has said how far cut queue pairs got: their senders send the rest by others."""
@@ -259,8 +265,12 @@ class AgentPool:
         raise RunError(f"a lone transfer {src_gpu} -> {dst_gpu} did not arrive within {timeout_s:.0f} s")
 
     def statistics(self) -> dict[str, float]:
-        """TCP retransmissions and CPU seconds, summed over agents. Reports of handoffs that come meanwhile are lost."""
-        totals = {"retransmits": 0.0, "cpu_s": 0.0}
+        """TCP retransmissions, CPU seconds and handoffs half arrived, summed over agents.
+
+        Reports of handoffs that come meanwhile are lost. When every handoff has been reported, one that is half arrived
+        is made of bytes that came twice.
+        """
+        totals = {"retransmits": 0.0, "cpu_s": 0.0, "half_arrived": 0.0}
         for name in self.sockets:
             self._order(name, op="stats")
             while (message := self._answer(name))["ev"] != "stats":

@@ -50,29 +50,45 @@ class Controller:
         self.status_path = folder / "controller-status.json"
         self._cabling_path = folder / "controller-cabling.json"
         plan.save(folder / "plan.json")
-        environment = dict(os.environ)
+        self._environment = dict(os.environ)
         if sdn is not None:
-            environment["ZCUBE_SDN"] = sdn
-        self.process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "controller.launch", "--plan", str(folder / "plan.json")),
-                *("--status", str(self.status_path), "--listen", MANAGEMENT_IP, "--port", str(OPENFLOW_PORT)),
-                *(("--socket", str(self._socket)) if self._socket else ()),
-                *(("--cabling", str(self._cabling_path)) if discover else ()),
-                *(polls.arguments if polls else ()),
-            ],
+            self._environment["ZCUBE_SDN"] = sdn
+        self._log, self._descriptors = log, polls.descriptors if polls else ()
+        self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        self._argv = [
+            *(sys.executable, "-m", "controller.launch", "--plan", str(folder / "plan.json")),
+            *("--status", str(self.status_path), "--listen", MANAGEMENT_IP, "--port", str(OPENFLOW_PORT)),
+            *(("--socket", str(self._socket)) if self._socket else ()),
+            *(polls.arguments if polls else ()),
+        ]
+        self.process = self._start(["--cabling", str(self._cabling_path)] if discover else [])
+
+    def _start(self, more: list[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [*self._argv, *more],
             stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env=environment,
-            pass_fds=polls.descriptors if polls else (),
+            stdout=self._log,
+            stderr=self._log,
+            env=self._environment,
+            pass_fds=self._descriptors,
         )
 
+    def restart(self) -> None:
+        """Start another in place of one that has ended, with the same plan; it does not ask for the cabling again.
+
+        The status file stays: the new controller begins with the failures that it finds there.
+        """
+        self.process = self._start([])
+        # The runner has raised its own priority since; a controller that starts must not hold up the traffic agents.
+        os.setpriority(os.PRIO_PROCESS, self.process.pid, self._niceness)
+
     def status(self) -> dict[str, object]:
-        """The state of the installation; see `controller.status`."""
+        """The state of the installation as this process tells it; see `controller.status`."""
         try:
             found: dict[str, object] = json.loads(self.status_path.read_text())
         except FileNotFoundError:
+            found = {}
+        if found.get("pid") != self.process.pid:  # of the controller before
             return {"state": "starting", "switches": {}, "errors": []}
         return found
 
@@ -84,7 +100,7 @@ class Controller:
             if status["state"] == "confirmed":
                 return status
             if status["state"] == "failed":
-                raise RunError(f"the controller reports a failure: {_first_error(status)}")
+                raise RunError(f"the controller reports a failure: {first_error(status)}")
             if self.process.poll() is not None:
                 raise RunError(f"the controller ended with status {self.process.returncode}; see controller.log")
             if time.monotonic() > deadline:
@@ -114,7 +130,8 @@ class Controller:
             self._socket.unlink(missing_ok=True)
 
 
-def _first_error(status: dict[str, object]) -> object:
+def first_error(status: dict[str, object]) -> object:
+    """What a status with the state `failed` complains about."""
     switches = status.get("switches")
     for switch in switches.values() if isinstance(switches, dict) else ():
         if switch["errors"]:

@@ -33,9 +33,7 @@ def links_of(fabric: Fabric, names: Iterable[str]) -> list[str]:
     except FabricError as error:
         raise InputError("faults.events", error.value, error.allowed) from None
     return [
-        link.id
-        for link in fabric.links
-        if link.id in failures.links or {link.a.node, link.b.node} & failures.switches
+        link.id for link in fabric.links if link.id in failures.links or {link.a.node, link.b.node} & failures.switches
     ]
 
 
@@ -52,6 +50,8 @@ class FaultPlayer:
     _next: int = 0
     _looked: float = 0.0
     _seen_mtime_ns: int = 0
+    _pid: object = None
+    _told: int = 0  # repairs of the controller with that pid that have been logged
     _down: set[str] = field(default_factory=set)
     repairs: list[dict[str, object]] = field(default_factory=list)
     _started: list[subprocess.Popen[str]] = field(default_factory=list)
@@ -114,10 +114,14 @@ class FaultPlayer:
             return
         self._seen_mtime_ns = mtime_ns
         down = set(status.get("failures", ()))
-        for repair in status.get("repairs", ())[len(self.repairs) :]:
+        if status.get("pid") != self._pid:  # a new controller lists its own repairs; it knows the failures of the other
+            self._pid, self._told = status.get("pid"), 0
+        for repair in status.get("repairs", ())[self._told :]:
+            self._told += 1
             self.repairs.append(repair)
             self.log({"event": "repaired", "t_monotonic_s": time.monotonic(), **repair})
         if down != self._down:
             self._down = down
             moved = pool.set_failures(Failures.of(self.network.fabric, down))
-            self.log({"event": "flows moved", "queue_pairs_cut": moved, "t_monotonic_s": time.monotonic()})
+            now_s = time.monotonic()
+            self.log({"event": "flows moved", "down": sorted(down), "queue_pairs_cut": moved, "t_monotonic_s": now_s})

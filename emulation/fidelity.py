@@ -13,6 +13,7 @@ import numpy as np
 
 from emulation.linkcheck import TOLERANCE
 from emulation.losses import Losses
+from emulation.takeover import Restart
 
 SCHEMA_VERSION = 1
 
@@ -50,6 +51,7 @@ class Measured:
     report_lags_s: Sequence[float]
     cpu_share: float
     fault_events: int = 0
+    controller_restarts: Sequence[Restart] = ()
 
 
 def judge(m: Measured) -> dict[str, object]:
@@ -72,12 +74,28 @@ def judge(m: Measured) -> dict[str, object]:
             "cpu_pct", 100 * m.cpu_share, "%", "<= 95", m.cpu_share <= 0.95,
             "of all cores while serving",
         ),
+        *_restarts(m.controller_restarts),
     ]  # fmt: skip
     return {
         "schema_version": SCHEMA_VERSION,
         "valid": all(check.ok is not False for check in checks),
         "checks": [asdict(check) for check in checks],
     }
+
+
+def _restarts(restarts: Sequence[Restart]) -> list[Check]:
+    """Told only: forwarding does not need a controller, as long as nothing fails."""
+    if not restarts:
+        return []
+    quiet = ", ".join(f"{restart.quiet_s:.1f}" for restart in restarts)
+    added = sum(restart.rules_added for restart in restarts)
+    return [
+        Check(
+            "controller_restarts", len(restarts), "restarts", "told", None,
+            f"the controller ended while serving and another took over after {quiet} s, in which the switches forwarded"
+            f" as before and no failure would have been repaired; {added} rules had to be sent again",
+        )
+    ]  # fmt: skip
 
 
 def _link_rates(m: Measured) -> Check:

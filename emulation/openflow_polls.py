@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Callable, Iterator
@@ -61,6 +62,11 @@ class Polls:
         """Poll everything once, then go on at the rate."""
         return self._order("start")
 
+    def resume(self) -> None:
+        """Go on with a new controller. Does not wait: it is called while serving."""
+        with contextlib.suppress(OSError):  # the next order says that nobody answers
+            self._ours.send(json.dumps({"op": "start"}).encode())
+
     def poll(self) -> dict[str, Any]:
         """Poll everything once more; the answers are in the log when this returns."""
         return self._order("poll")
@@ -76,11 +82,12 @@ class Polls:
     def _order(self, operation: str) -> dict[str, Any]:
         try:
             self._ours.send(json.dumps({"op": operation}).encode())
-            data = self._ours.recv(1 << 16)
+            while True:  # past answers to `resume`, or to an order of which the wait was given up
+                found: dict[str, Any] = json.loads(self._ours.recv(1 << 16))
+                if found.pop("op") == operation:
+                    return found
         except OSError as problem:
             raise RunError(f"the controller does not answer orders for statistics ({problem})") from None
-        found: dict[str, Any] = json.loads(data)
-        return found
 
 
 def write_tables(log: Path, folder: Path, fabric: Fabric, scale: Scale, start_ns: int) -> None:

@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -33,6 +33,7 @@ from emulation.network import EmulatedNetwork
 from emulation.sampling import SamplerProcess, rates_hz, sample_hz
 from emulation.sandbox import STATE_DIR
 from emulation.serve import ServingLoop
+from emulation.takeover import ControllerKeeper
 from emulation.watch import ConnectionWatch
 from results.reader import RunFolder
 from results.schema import GPUS, REQUESTS, TRANSFERS
@@ -215,14 +216,12 @@ class Run:
             self.lone_ideal_s = ideal
         return found
 
-    def _check_alive(self, daemons: Mapping[str, int], controller: Controller, sampler: SamplerProcess) -> None:
-        """Raise RunError when a switch, the controller or the sampler has ended: the run would go on, and be wrong."""
+    def _check_alive(self, daemons: Mapping[str, int], sampler: SamplerProcess) -> None:
+        """Raise RunError when a switch or the sampler has ended: the run would go on, and be wrong."""
         ended, _, _ = select.select(list(daemons.values()), [], [], 0)
         for name, pidfd in daemons.items():
             if pidfd in ended:
                 raise RunError(f"the Open vSwitch daemon of {name} ended while serving")
-        if controller.process.poll() is not None:
-            raise RunError(f"the controller ended while serving (status {controller.process.returncode})")
         sampler.check()
 
     def _resolved(self, model_bytes: int) -> bool:
@@ -259,22 +258,26 @@ class Run:
         self.faults = FaultPlayer(
             net, self.scenario.faults, controller.status_path, self.events.write, start_ns, self.scale.dilation
         )
+        self.keeper = ControllerKeeper(controller, self.polls, self.events.write, lambda text: say(phase=text))
 
         def progress(now: ServingLoop) -> None:
             nonlocal shown
             self.faults.step(pool)
+            self.keeper.step()
             if time.monotonic() - shown >= 0.5:
                 shown = time.monotonic()
-                self._check_alive(daemons, controller, sampler)
+                self._check_alive(daemons, sampler)
                 say(phase="serving", done=now.first_tokens, of=self.source.count)
 
         loop.run(lambda: self.stop_asked, progress)
         cpu_share = cpu.busy_share()
+        self.keeper.finish(at_once=self.stop_asked)
         self.faults.finish()
         statistics_of_sampler = sampler.finish()
         losses.finish(pool.statistics())
         if self.polls:
-            self.events.write({"event": "openflow polls", **self.polls.finish()})
+            account = {"failure": "the controller had ended"} if self.keeper.quiet else self.polls.finish()
+            self.events.write({"event": "openflow polls", **account})
         for account in captures.finish(at_once=self.stop_asked):
             self.events.write({"event": "capture", **account})
         self.events.write({"event": "served", "interrupted": self.stop_asked, "t_monotonic_s": time.monotonic()})
@@ -333,6 +336,7 @@ class Run:
             report_lags_s=loop.report_lags_s,
             cpu_share=cpu_share,
             fault_events=len(self.scenario.faults.events),
+            controller_restarts=self.keeper.restarts,
         )
         verdict = fidelity.judge(measured)
         verdict["links"] = [
@@ -356,6 +360,7 @@ class Run:
                 ),
                 "interrupted": self.stop_asked,
                 "cabling": self.cabling,
+                "controller_restarts": [asdict(restart) for restart in self.keeper.restarts],
             },
         )
 

@@ -52,6 +52,37 @@ def surviving(fabric: Fabric, failures: Failures, rng: random.Random) -> list[Qu
     return [qp for pair in chosen for qp in queue_pairs(fabric, *pair, failures=failures)]
 
 
+def failures_in_the_gap(
+    net: network.EmulatedNetwork, controller: Controller, seed: int, counters: Counters, rng: random.Random
+) -> tuple[list[dict[str, object]], list[object]]:
+    """Cables that fail or come back while no controller is there: what each new one did, and wrong paths after it."""
+    first, second = [link for link in net.fabric.links if link.tier != "access"][:2]
+    set_link(net, first.a, "down")
+    wait_failures(controller, {first.id})
+    gaps, wrong = [], []
+    for change, state, left in ((None, "", [first]), (second, "down", [first, second]), (first, "up", [second])):
+        controller.process.send_signal(signal.SIGKILL)
+        controller.process.wait()
+        if change is not None:
+            set_link(net, change.a, state)
+        controller.restart()
+        status = controller.wait_confirmed()
+        wait_failures(controller, {link.id for link in left})
+        failures = Failures.of(net.fabric, [link.id for link in left])
+        wrong += check_all(net, seed, surviving(net.fabric, failures, rng), counters, failures)["wrong"]  # type: ignore[misc]
+        switches: dict[str, dict[str, int]] = status["switches"]  # type: ignore[assignment]
+        repairs: list[dict[str, object]] = controller.status()["repairs"]  # type: ignore[assignment]
+        gaps.append(
+            {
+                "rules_added": sum(found["rules_added"] for found in switches.values()),
+                "repairs": [[len(repair["before"]), len(repair["down"])] for repair in repairs],  # type: ignore[arg-type]
+            }
+        )
+    set_link(net, second.a, "up")
+    wait_failures(controller, set())
+    return gaps, wrong
+
+
 def main(text: str, sdn: str) -> dict[str, object]:
     scenario = Scenario(fabric=section_from_text(text))
     fabric = build(scenario.fabric)
@@ -84,13 +115,15 @@ def main(text: str, sdn: str) -> dict[str, object]:
         check = check_all(net, scenario.seed, surviving(fabric, Failures(), rng), counters)
         wrong += check["wrong"]  # type: ignore[misc]
         began = time.monotonic()
-        (STATE_DIR / "controller-status.json").unlink()
-        controller = Controller(plan, STATE_DIR, log, sdn)
+        controller.restart()
         status = controller.wait_confirmed()
         takeover_s = time.monotonic() - began
         switches: dict[str, dict[str, int]] = status["switches"]  # type: ignore[assignment]
         added = {name: found["rules_added"] for name, found in switches.items()}
         kept = {name: found["rules_kept"] for name, found in switches.items()}
+
+        gaps, more_wrong = failures_in_the_gap(net, controller, scenario.seed, counters, rng)
+        wrong += more_wrong
 
         # A switch dies: its paths are taken away once it has been gone for a while.
         victim = net.switches[-1]
@@ -111,6 +144,7 @@ def main(text: str, sdn: str) -> dict[str, object]:
         "takeover_s": takeover_s,
         "rules_added": added,
         "rules_kept": kept,
+        "gaps": gaps,
         "rules": {name: len(found) for name, found in plan.rules(fabric).rules.items()},
     }
 

@@ -85,7 +85,12 @@ INSTALL = r"""
 plan=$1 newer=$2; shift 2
 bridges "$@"
 first=${1%%=*}
-ovs-ofctl -O OpenFlow13 add-flow $first cookie=0x99,priority=5,ip,actions=drop
+for flow in cookie=0x99,priority=5,ip,actions=drop cookie=0x99,priority=65535,arp,actions=drop \
+    cookie=0x5a43000000000007,priority=65535,dl_type=0x88cc,actions=controller \
+    cookie=0x5a43000000000001,priority=65535,tcp,tp_src=0x400/0xfc00,actions=drop \
+    cookie=0x5a43000000000001,table=3,priority=65535,ip,nw_src=10.0.0.0/8,actions=drop; do
+    ovs-ofctl -O OpenFlow13 add-flow $first $flow  # of others; then of a controller that died, and of another version
+done
 $python -m controller.launch --plan $plan --status /run/status.json & controller=$!
 await confirmed
 cat /run/status.json
@@ -127,6 +132,10 @@ def test_every_rule_arrives_and_a_newer_set_replaces_it(library: str, name: str,
     status = json.loads(status_text)
     assert status["sdn"].startswith(library)
     assert (status["state"], status["confirmed"], status["errors"]) == ("confirmed", len(fabric.switches), [])
+    foreign = {switch: found["foreign"] for switch, found in status["switches"].items()}
+    arp, ip = foreign.pop(fabric.switches[0].name)
+    assert "{'eth_type': 2054}" in arp + ip and "{'eth_type': 2048}" in arp + ip
+    assert not any(foreign.values())
     for switch in fabric.switches:
         found = status["switches"][switch.name]
         assert found["rules_sent"] == len(ruleset.rules[switch.name])
@@ -134,7 +143,7 @@ def test_every_rule_arrives_and_a_newer_set_replaces_it(library: str, name: str,
     rules = {name: str(len(found)) for name, found in ruleset.rules.items()}
     assert [line.split() for line in tables.splitlines()] == [
         *([s.name, rules[s.name], rules[s.name], str(len(ruleset.groups[s.name]))] for s in fabric.switches),
-        ["foreign", "1"],
+        ["foreign", "2"],
     ]
 
 

@@ -66,6 +66,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 @pytest.mark.root
+@pytest.mark.alone
 @needs_root
 @pytest.mark.parametrize("ports", [NIC, UPLINKS], ids=["nic", "uplinks"])
 def test_a_capture_has_every_byte_of_every_queue_pair_on_that_cable(run: RunFolder, ports: tuple[str, ...]) -> None:
@@ -109,6 +110,7 @@ def compared(run: RunFolder, port: str) -> int:
 
 
 @pytest.mark.root
+@pytest.mark.alone
 @needs_root
 def test_openflow_and_the_sampler_counted_the_same_bytes(run: RunFolder) -> None:
     """Two ways to the same number: OpenFlow's port counters, and the qdiscs that `ports.parquet` is made of.
@@ -136,6 +138,7 @@ def test_openflow_and_the_sampler_counted_the_same_bytes(run: RunFolder) -> None
 
 
 @pytest.mark.root
+@pytest.mark.alone
 @needs_root
 def test_the_openflow_tables_join_with_the_rest(run: RunFolder) -> None:
     of_ports, of_flows, of_groups = (run.table(name).to_pandas() for name in ("of_ports", "of_flows", "of_groups"))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -76,13 +77,14 @@ def scenario_file(tmp_path: Path, text: str = SMALL) -> Path:
     return path
 
 
-def start(tmp_path: Path, *more: str) -> subprocess.Popen[str]:
-    command = [*ZCUBE, "compare", str(scenario_file(tmp_path)), "--out", str(tmp_path / "out"), *more]
+def start(tmp_path: Path, *more: str, text: str = SMALL) -> subprocess.Popen[str]:
+    command = [*ZCUBE, "compare", str(scenario_file(tmp_path, text)), "--out", str(tmp_path / "out"), *more]
     return subprocess.Popen(
         command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
 
 
+@pytest.mark.alone
 def test_a_small_comparison_end_to_end(tmp_path: Path) -> None:
     before = snapshot()
     process = start(tmp_path, "--json")
@@ -158,6 +160,7 @@ def check_ports(run: RunFolder) -> None:
     assert wire * 0.99 <= grew <= (wire + begun) * 1.05
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("victim", ["zcube", "zcube", "emulation.init", "emulation.runner"])
 def test_sigkill_at_any_moment_leaves_nothing(tmp_path: Path, victim: str) -> None:
     before = snapshot()
@@ -178,10 +181,10 @@ def test_sigkill_at_any_moment_leaves_nothing(tmp_path: Path, victim: str) -> No
         pd.read_parquet(partial)  # every file with a final name is whole
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("victim", "said"),
     [
-        ("controller.launch", "the controller ended"),
         ("emulation.sampler", "the sampler"),
         ("ovs-vswitchd", "Open vSwitch"),
     ],
@@ -198,6 +201,59 @@ def test_a_part_that_dies_while_serving_ends_the_run(tmp_path: Path, victim: str
     assert settled(before) == {}
 
 
+FAULT_AT_S = 2.0
+FAULTS = f"""
+faults: {{events: [{{at_s: {FAULT_AT_S}, down: [odd1-eth5--even2-eth5]}}]}}
+"""
+
+
+@pytest.mark.parametrize("with_fault", [False, True], ids=["nothing fails", "a cable fails before it has taken over"])
+def test_a_controller_that_dies_while_serving_is_replaced_and_the_run_goes_on(tmp_path: Path, with_fault: bool) -> None:
+    before = snapshot()
+    process = start(tmp_path, "--arm", "ZCube", text=SMALL + FAULTS if with_fault else SMALL)
+    wait_until_serving(tmp_path, process, more_s=0)
+    run = RunFolder(tmp_path / "out" / "small" / "zcube")
+    if with_fault:  # the new controller's Python alone takes longer to start than is left until the fault
+        serving_s = next(event["t_monotonic_s"] for event in events_of(run) if event["event"] == "serving")
+        dilation = 4.0
+        time.sleep(max(0.0, serving_s + 0.2 + FAULT_AT_S * dilation - 0.1 - time.monotonic()))
+    else:
+        time.sleep(2)
+    pid = pid_of("controller.launch")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode in (0, 1) and "Traceback" not in errors, errors
+    assert run.fidelity()["valid"] == (process.returncode == 0)
+    requests = run.requests()
+    measured = requests[requests["phase"] == "measured"]
+    assert (measured["status"] == "ok").all() and len(measured) == 12
+    events = events_of(run)
+    names = [event["event"] for event in events]
+    assert names.count("controller ended") == names.count("controller took over") == 1
+    took_over = events[names.index("controller took over")]
+    assert took_over["rules_added"] == 0 and took_over["rules_kept"] > 0
+    assert [restart["rules_kept"] for restart in run.meta()["controller_restarts"]] == [took_over["rules_kept"]]
+    checks = {check["name"]: check for check in run.fidelity()["checks"]}
+    assert checks["controller_restarts"]["value"] == 1 and checks["controller_restarts"]["ok"] is None
+    account = events[names.index("openflow polls")]
+    assert account["failure"] is None and account["unanswered"] == []
+    polled = pd.read_parquet(run.path / "of_ports.parquet")
+    t0_s = run.meta()["t0_monotonic_s"]
+    assert polled["t_wall_s"].min() < 0  # what the first controller logged is there
+    assert polled["t_wall_s"].max() > took_over["t_monotonic_s"] - t0_s
+    if with_fault:
+        assert names.index("fault down") < names.index("controller took over")
+        repaired = [event for event in events if event["event"] == "repaired"]
+        assert [event["down"] for event in repaired] == [["odd1-eth5--even2-eth5"]]
+        assert "flows moved" in names
+    assert settled(before) == {}
+
+
+def events_of(run: RunFolder) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
+
+
 def daemon_of(program: str) -> int | None:
     """A process of that program under our state folder."""
     for entry in Path("/proc").iterdir():
@@ -210,13 +266,13 @@ def daemon_of(program: str) -> int | None:
     return None
 
 
-def wait_until_serving(tmp_path: Path, process: subprocess.Popen[str]) -> None:
+def wait_until_serving(tmp_path: Path, process: subprocess.Popen[str], more_s: float = 2) -> None:
     events = tmp_path / "out" / "small" / "zcube" / "events.jsonl"
     deadline = time.monotonic() + 120
     while not (events.exists() and "serving" in events.read_text()):
         assert time.monotonic() < deadline and process.poll() is None
         time.sleep(0.1)
-    time.sleep(2)
+    time.sleep(more_s)
 
 
 def pid_of(module: str) -> int | None:
@@ -231,6 +287,7 @@ def pid_of(module: str) -> int | None:
     return None
 
 
+@pytest.mark.alone
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     before = snapshot()
     process = start(tmp_path, "--arm", "ZCube")

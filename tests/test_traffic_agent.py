@@ -6,6 +6,7 @@ import json
 import os
 import random
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from traffic.agent import HEADER
 
 AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent.py"
 
@@ -27,6 +30,7 @@ class Peer:
         self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen([sys.executable, "-I", "-S", str(AGENT)], stdin=theirs.fileno())
         theirs.close()
+        self.turns: dict[int, int] = {}  # queue pair -> how often it was connected
         self.control.settimeout(20)
         sizes = {"window_bytes": 64_000, "chunk_bytes": 8_000, "frame_bytes": 2_000}
         self.order(op="open", listen=ips, port=port, cc="reno", **sizes)
@@ -55,17 +59,23 @@ def peers() -> Iterator[tuple[Peer, Peer, int]]:
 
 
 #: Queue pair -> source, source port, destination.
-PAIRS = {0: ("127.0.1.1", 21_001, "127.0.2.2"), 1: ("127.0.1.2", 21_002, "127.0.2.1")}
+PAIRS = {
+    0: ("127.0.1.1", 21_001, "127.0.2.2"),
+    1: ("127.0.1.2", 21_002, "127.0.2.1"),
+    2: ("127.0.1.1", 21_003, "127.0.2.1"),
+}
 
 
 def connect(sender: Peer, port: int, *qps: int) -> None:
-    sender.order(op="connect", port=port, qps=[[qp, *PAIRS[qp]] for qp in qps])
+    for qp in qps:
+        sender.turns[qp] = sender.turns.get(qp, 0) + 1
+    sender.order(op="connect", port=port, qps=[[qp, *PAIRS[qp], "gpu2", sender.turns[qp]] for qp in qps])
     assert sender.report()["ev"] == "connected"
 
 
 def cut(sender: Peer, receiver: Peer, qps: list[int], instead: list[int]) -> list[dict[str, object]]:
     """Cut queue pairs as the runner does; returns the reports of the receiver that came in between."""
-    receiver.order(op="cut_in", peers=[[PAIRS[qp][0], PAIRS[qp][1]] for qp in qps])
+    receiver.order(op="cut_in", peers=[[*PAIRS[qp][:2], sender.turns[qp]] for qp in qps])
     others = []
     while (found := receiver.report())["ev"] != "offsets":
         others.append(found)
@@ -127,3 +137,63 @@ def test_cut_and_back_again_and_again(peers: tuple[Peer, Peer, int]) -> None:
         early += cut(sender, receiver, [gone], [1 - gone])
         connect(sender, port, gone)
     assert collect(receiver, early, {1}) == {1: 200_000_000}
+
+
+def test_a_connection_that_was_not_accepted_yet_is_not_taken_for_the_one_before(
+    peers: tuple[Peer, Peer, int],
+) -> None:
+    sender, receiver, port = peers
+    connect(sender, port, 0)
+    sender.order(op="send", id=1, bytes=3_000_000, lanes=[[0]])
+    assert collect(receiver, [], {1}) == {1: 3_000_000}
+    assert cut(sender, receiver, [0], []) == []
+    receiver.process.send_signal(signal.SIGSTOP)
+    # The order is there before the connection: the agent gets to it first.
+    receiver.order(op="cut_in", peers=[[*PAIRS[0][:2], 2]])
+    connect(sender, port, 0)
+    sender.order(op="send", id=2, bytes=5_000_000, lanes=[[0]])
+    time.sleep(0.1)  # the kernel takes what fits, and acknowledges it
+    receiver.process.send_signal(signal.SIGCONT)
+    (offset,) = receiver.report()["offsets"]  # type: ignore[misc]
+    sender.order(op="cut", qps=[[0, offset[2], []]])
+    assert sender.report()["ev"] == "moved"
+    connect(sender, port, 0)
+    assert collect(receiver, [], {2}) == {2: 5_000_000}
+    receiver.order(op="stats")
+    assert receiver.report()["half_arrived"] == 0
+
+
+def test_a_connection_that_comes_to_light_after_it_was_given_up_is_dropped_unread(
+    peers: tuple[Peer, Peer, int],
+) -> None:
+    _, receiver, port = peers
+    receiver.order(op="cut_in", peers=[[*PAIRS[0][:2], 2]])
+    assert receiver.report()["offsets"] == [[*PAIRS[0][:2], 0]]
+    chunk = HEADER.pack(7, 100, 100, 0) + bytes(100 - HEADER.size)
+    for turn in (2, 3):
+        with socket.create_connection((PAIRS[0][2], port), 5, source_address=PAIRS[0][:2]) as late:
+            late.sendall(HEADER.pack(0, turn, 0, 0) + chunk)
+            if turn == 2:
+                with pytest.raises(ConnectionResetError):
+                    late.recv(1)
+    # Only the next one counts.
+    assert collect(receiver, [], {7}) == {7: 100}
+    receiver.order(op="stats")
+    assert receiver.report()["half_arrived"] == 0
+
+
+@pytest.mark.parametrize("lanes", [[[0, 1]], [[0], [1]]], ids=["adaptive", "static"])
+@pytest.mark.parametrize("connected_first", [True, False])
+def test_a_queue_pair_that_stands_in_takes_over_what_is_under_way(
+    peers: tuple[Peer, Peer, int], lanes: list[list[int]], connected_first: bool
+) -> None:
+    sender, receiver, port = peers
+    connect(sender, port, 0, 1)
+    sender.order(op="send", id=1, bytes=60_000_000, lanes=lanes)
+    time.sleep(0.01)
+    if connected_first:
+        connect(sender, port, 2)
+    assert cut(sender, receiver, [0, 1], []) == []
+    if not connected_first:
+        connect(sender, port, 2)
+    assert collect(receiver, [], {1}) == {1: 60_000_000}  # 0 and 1 never come back

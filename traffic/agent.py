@@ -5,10 +5,10 @@ on which it takes orders and gives reports, one JSON object a packet. When that 
 
 Orders
     {"op": "open", "listen": [ip], "port": n, "cc": name, "window_bytes": w, "chunk_bytes": c, "frame_bytes": f}
-    {"op": "connect", "port": n, "qps": [[qp, src_ip, src_port, dst_ip], ...]}
+    {"op": "connect", "port": n, "qps": [[qp, src_ip, src_port, dst_ip, dst_gpu, turn], ...]}
     {"op": "send", "id": t, "bytes": b, "lanes": [[qp, ...], ...]}
     {"op": "stats"}        {"op": "drop", "id": t}
-    {"op": "cut_in", "peers": [[ip, port], ...]}                     to the receiver of queue pairs whose path is gone
+    {"op": "cut_in", "peers": [[ip, port, turn], ...]}               to the receiver of queue pairs whose path is gone
     {"op": "cut", "qps": [[qp, offset, [other qp, ...]], ...]}       then to their sender
 Reports
     {"ev": "open"}  {"ev": "connected", "n": n}  {"ev": "error", "text": ...}  {"ev": "lost", "qp": q, "text": ...}
@@ -24,7 +24,10 @@ real handoff (a frame there is 4 kB of gigabytes) and would be 4 % of one of a h
 group go in order.
 When the path of a queue pair is gone, its receiver says how far it got in the stream (`offset`) and gives the
 connection up; the sender then sends what lies beyond over the other queue pairs given, or, where there are none, over
-the queue pair itself once it is connected again. Nothing is sent twice and nothing is lost.
+the first of that GPU pair that is connected (again). Nothing is sent twice and nothing is lost. For that the receiver
+must never take one connection of a queue pair for another: a connection may exist at the sender alone (the end of its
+handshake was lost with the path), or wait to be accepted while the receiver is asked how far it got. So each begins
+with its number, `turn`, and one that comes to light after it was given up is dropped unread.
 
 Time stamps are CLOCK_MONOTONIC, which all processes of the machine share.
 """
@@ -44,11 +47,15 @@ from collections import deque
 #: Transfer id, total bytes, bytes of this chunk with its header, bytes of it that do not count (a rest may be shorter
 #: than a header).
 HEADER = struct.Struct("!QQII")
+#: `bytes of this chunk` of the header that begins a connection: it has the turn in place of the total, and no bytes.
+_GREETING = 0
 _SIOCOUTQ = 0x5411
 #: Chunks that a sender remembers before it asks the kernel which have arrived.
-_REMEMBERED = 64
+_REMEMBERED = 256
 _TCP_WINDOW_CLAMP, _TCP_NOTSENT_LOWAT, _SO_RCVBUFFORCE = 10, 25, 33
 _READ_BYTES = 256 * 1024
+#: Receive buffer, in window clamps.
+_BUFFER_WINDOWS = 8
 
 
 class Share:
@@ -63,20 +70,21 @@ class Share:
 class Sender:
     """One outgoing queue pair."""
 
-    __slots__ = ("chunks", "lost", "number", "queue", "sock", "unsent", "written")
+    __slots__ = ("chunks", "lost", "number", "queue", "sock", "turn", "unsent", "written")
 
-    def __init__(self, number: int, sock: socket.socket) -> None:
-        self.number, self.sock = number, sock
+    def __init__(self, number: int, sock: socket.socket, turn: int) -> None:
+        self.number, self.sock, self.turn = number, sock, turn
         self.lost = False  # the connection broke: what it carried waits for `cut`
         self.queue: deque[deque[Share]] = deque()  # groups with work for this queue pair, in order of arrival
         self.unsent = memoryview(b"")
         self.written = 0  # bytes of the stream that the socket has taken
         self.chunks: deque[tuple[int, int, int, int, int]] = deque()  # stream offset, transfer, total, size, uncounted
 
-    def forget_arrived(self) -> None:
-        """Forget chunks that the peer's kernel has acknowledged: its process reads them even if the path is cut."""
+    def forget_arrived(self, unread_bytes: int) -> None:
+        """Forget chunks that the peer's process has read: what its kernel has acknowledged, less what its receive
+        buffer may hold, which is gone when it gives the connection up."""
         pending = struct.unpack("i", fcntl.ioctl(self.sock.fileno(), _SIOCOUTQ, b"\0" * 4))[0]
-        while self.chunks and self.chunks[0][0] + self.chunks[0][3] <= self.written - pending:
+        while self.chunks and self.chunks[0][0] + self.chunks[0][3] <= self.written - pending - unread_bytes:
             self.chunks.popleft()
 
 
@@ -111,6 +119,7 @@ class Agent:
         self.epoll = select.epoll()
         self.epoll.register(control.fileno(), select.EPOLLIN)
         self.senders: dict[int, Sender] = {}  # by queue pair
+        self.towards: dict[int, str] = {}  # queue pair -> destination GPU
         self.sender_at: dict[int, Sender] = {}  # by file descriptor
         self.receivers: dict[int, Receiver] = {}
         self.listeners: dict[int, socket.socket] = {}
@@ -121,7 +130,8 @@ class Agent:
         self.payload = memoryview(b"")
         self.congestion_control = b"reno"
         self.window_bytes = 0
-        self.given_up: dict[tuple[str, int], int] = {}  # peer -> offset of a connection that is gone
+        self.given_up: dict[tuple[str, int], int] = {}  # peer -> offset of a connection that is gone, until asked for
+        self.last_cut: dict[tuple[str, int], int] = {}  # peer -> turn of its last connection that was cut
         self.retransmits = 0  # of connections that are gone
 
     def report(self, **message: object) -> None:
@@ -182,7 +192,7 @@ class Agent:
         self.report(ev="open")
 
     def order_connect(self, qps: list[list[object]], port: int) -> None:
-        for qp, src_ip, src_port, dst_ip in qps:
+        for qp, src_ip, src_port, dst_ip, dst_gpu, turn in qps:
             sock = self.prepared()
             sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self.chunk_bytes)
             sock.bind((src_ip, src_port))
@@ -195,12 +205,14 @@ class Agent:
                 continue
             sock.setblocking(False)
             number = int(str(qp))
-            sender = Sender(number, sock)
+            self.towards[number] = str(dst_gpu)
+            sender = Sender(number, sock, int(str(turn)))
             self.senders[number] = self.sender_at[sock.fileno()] = sender
             self.epoll.register(sock.fileno(), 0)
             for members, group in self.groups.items():  # what waited for this queue pair
                 if number in members and group:
                     self.offer(number, group)
+        self.adopt()
         self.report(ev="connected", n=len(self.senders))
 
     def prepared(self) -> socket.socket:
@@ -210,16 +222,21 @@ class Agent:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self.congestion_control)
         # A fixed, ample receive buffer turns window autotuning off, so that the clamp alone is the in-flight cap.
-        sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, 8 * self.window_bytes)
+        sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_WINDOWS * self.window_bytes)
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
         return sock
 
-    def accept(self, listener: socket.socket) -> None:
-        sock, peer = listener.accept()
+    def accept(self, listener: socket.socket) -> bool:
+        """Take one incoming connection; False when there is none (more)."""
+        try:
+            sock, peer = listener.accept()
+        except BlockingIOError:
+            return False
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
         self.receivers[sock.fileno()] = Receiver(sock, (peer[0], peer[1]))
         self.epoll.register(sock.fileno(), select.EPOLLIN)
+        return True
 
     def order_send(self, id: int, bytes: int, lanes: list[list[int]]) -> None:
         smallest = HEADER.size * len(lanes)
@@ -260,11 +277,13 @@ class Agent:
                 group.popleft()
             uncounted = max(0, HEADER.size - size)
             size += uncounted
+            greeting = b"" if sender.written else HEADER.pack(0, sender.turn, _GREETING, 0)
             header = HEADER.pack(share.transfer_id, share.total, size, uncounted)
-            sender.unsent = memoryview(header + self.payload[: size - HEADER.size])
+            sender.unsent = memoryview(greeting + header + self.payload[: size - HEADER.size])
             if len(sender.chunks) >= _REMEMBERED:
-                sender.forget_arrived()
-            sender.chunks.append((sender.written, share.transfer_id, share.total, size, uncounted))
+                sender.forget_arrived(2 * _BUFFER_WINDOWS * self.window_bytes)  # the kernel doubles it
+            start = sender.written + len(greeting)
+            sender.chunks.append((start, share.transfer_id, share.total, size, uncounted))
         try:
             sent = sender.sock.send(sender.unsent)
         except BlockingIOError:
@@ -277,22 +296,31 @@ class Agent:
 
     def order_cut_in(self, peers: list[list[object]]) -> None:
         """Read what has arrived from these peers, say how far that is, and give the connections up."""
+        for listener in self.listeners.values():
+            while self.accept(listener):  # the kernel has acknowledged what such a connection brought
+                pass
         by_peer = {receiver.peer: receiver for receiver in self.receivers.values()}
         offsets = []
-        for ip, port in peers:
+        for ip, port, turn in peers:
             peer = (str(ip), int(str(port)))
+            self.last_cut[peer] = int(str(turn))
             receiver = by_peer.get(peer)
             if receiver is not None:
                 while self.receive(receiver):
                     pass
                 if receiver.sock.fileno() in self.receivers:
                     self.give_up(receiver)
-            offsets.append([peer[0], peer[1], self.given_up.get(peer, 0)])
+            # Once: if the next connection never gets here, this one's offset is not its offset.
+            offsets.append([peer[0], peer[1], self.given_up.pop(peer, 0)])
         self.report(ev="offsets", offsets=offsets)
 
     def give_up(self, receiver: Receiver) -> None:
         """Close an incoming connection and remember how far it got; a header that is not whole does not count."""
         self.given_up[receiver.peer] = receiver.offset - len(receiver.header)
+        self.forget(receiver)
+
+    def forget(self, receiver: Receiver) -> None:
+        """Close an incoming connection."""
         self.epoll.unregister(receiver.sock.fileno())
         del self.receivers[receiver.sock.fileno()]
         abort(receiver.sock)
@@ -324,7 +352,24 @@ class Agent:
                 alone.clear()
             for other in instead:
                 self.offer(other, target, first=True)
+        self.adopt()
         self.report(ev="moved", bytes=moved)
+
+    def adopt(self) -> None:
+        """Work whose queue pairs have all lost their connection goes to what else leads to that GPU.
+
+        Either order may come first, `connect` of a queue pair that stands in (or is back) or `cut` of the others; those
+        may never be connected again.
+        """
+        for members, group in self.groups.items():
+            if group and not any(map(self.connected, members)):
+                for number in self.senders:
+                    if self.connected(number) and self.towards[number] == self.towards.get(members[0]):
+                        self.offer(number, group)
+
+    def connected(self, qp: int) -> bool:
+        """Whether a queue pair has a connection that works."""
+        return qp in self.senders and not self.senders[qp].lost
 
     def lost(self, fd: int, problem: OSError | None = None) -> None:
         """A connection failed: say so once. Whether that was to be expected, the runner knows."""
@@ -360,6 +405,11 @@ class Agent:
                     return True
                 transfer, total, size, uncounted = HEADER.unpack(receiver.header)
                 receiver.header = b""
+                if size == _GREETING:
+                    if total <= self.last_cut.get(receiver.peer, -1):
+                        self.forget(receiver)
+                        return False
+                    continue
                 receiver.transfer, receiver.left = transfer, size - HEADER.size
                 # The kernel resets the clamp whenever its estimate of buffer overhead changes: set it again.
                 receiver.sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
@@ -391,9 +441,10 @@ class Agent:
                 group.remove(share)
 
     def order_stats(self) -> None:
-        """Report what TCP saw: retransmitted segments over all outgoing queue pairs, and CPU time used."""
+        """Report what TCP saw: retransmitted segments over all outgoing queue pairs; CPU time used; handoffs of which
+        something has come in, and something not yet."""
         retransmits = self.retransmits + sum(tcp_retransmits(sender.sock) for sender in self.senders.values())
-        self.report(ev="stats", retransmits=retransmits, cpu_s=time.process_time())
+        self.report(ev="stats", retransmits=retransmits, cpu_s=time.process_time(), half_arrived=len(self.arriving))
 
 
 def abort(sock: socket.socket) -> None:

@@ -1,0 +1,119 @@
+"""A controller that dies while a run is serving: another takes over, and forwarding stays as it is meanwhile.
+
+The switches keep their rules without a controller (fail mode secure), so nothing that is served is lost, unless a cable
+fails in the gap: the new controller learns of it from the ports that the switches describe, and repairs it then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from emulation.control import Controller, first_error
+from emulation.openflow_polls import Polls
+from scenario.errors import RunError
+
+#: A controller that dies more often than this has a cause that another start does not mend.
+MAX_RESTARTS = 3
+#: How long a new controller may take until all switches have confirmed their rules to it.
+TAKEOVER_WITHIN_S = 10.0
+#: How often its status file is read meanwhile.
+_LOOK_EVERY_S = 0.05
+
+
+@dataclass(frozen=True)
+class Restart:
+    """One takeover, as meta.json keeps it. Times in wall seconds; `t_ended_monotonic_s` is when the end was noticed."""
+
+    exit_status: int
+    t_ended_monotonic_s: float
+    quiet_s: float
+    rules_kept: int
+    rules_added: int
+
+
+@dataclass
+class ControllerKeeper:
+    """Keeps a controller running. `log` takes events for events.jsonl, `say` a line of progress."""
+
+    controller: Controller
+    polls: Polls | None
+    log: Callable[[dict[str, object]], None]
+    say: Callable[[str], None]
+    restarts: list[Restart] = field(default_factory=list)
+    _ended_s: float | None = None  # of the controller before, while the new one has not taken over
+    _exit_status: int = 0
+    _started: int = 0
+    _looked_s: float = 0.0
+
+    def step(self) -> None:
+        """Look after it; to be called often, and returns at once. Raises RunError when it cannot be kept running."""
+        exit_status = self.controller.process.poll()
+        if exit_status is not None:
+            self._replace(exit_status)
+        elif self._ended_s is not None and time.monotonic() - self._looked_s >= _LOOK_EVERY_S:
+            self._looked_s = time.monotonic()
+            self._look(self._ended_s)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the switches have no controller now."""
+        return self._ended_s is not None
+
+    def finish(self, at_once: bool = False) -> None:
+        """Wait for a takeover that has begun, unless `at_once`: what comes next talks to the controller.
+
+        Raises RunError.
+        """
+        self.step()
+        while self.quiet and not at_once:
+            time.sleep(_LOOK_EVERY_S)
+            self.step()
+
+    def _replace(self, exit_status: int) -> None:
+        now = time.monotonic()
+        if self._ended_s is None:  # else it died before it had taken over: the switches are alone since the first
+            self._ended_s = now
+        self._exit_status = exit_status
+        self.log({"event": "controller ended", "exit_status": exit_status, "t_monotonic_s": now})
+        if self._started == MAX_RESTARTS:
+            raise RunError(
+                f"the controller ended {MAX_RESTARTS + 1} times while serving, the last time with status"
+                f" {exit_status}; controller.log says why"
+            )
+        self._started += 1
+        self.say("the controller ended: a new one takes over")
+        self.controller.restart()
+
+    def _look(self, ended_s: float) -> None:
+        status = self.controller.status()
+        now = time.monotonic()
+        if status["state"] == "failed":
+            raise RunError(f"the controller that takes over reports a failure: {first_error(status)}")
+        if status["state"] != "confirmed":
+            if now - ended_s > TAKEOVER_WITHIN_S:
+                raise RunError(
+                    f"a new controller could not take over within {TAKEOVER_WITHIN_S:.0f} s of the end of the one"
+                    f" before ({status.get('confirmed', 0)} of {status.get('expected', 'all')} switches have confirmed"
+                    " their rules); see controller.log"
+                )
+            return
+        switches = status["switches"]
+        assert isinstance(switches, dict)
+        kept, added = (sum(found[f"rules_{what}"] for found in switches.values()) for what in ("kept", "added"))
+        restart = Restart(self._exit_status, ended_s, round(now - ended_s, 3), kept, added)
+        self.restarts.append(restart)
+        self._ended_s = None
+        self.log(
+            {
+                "event": "controller took over",
+                "quiet_s": restart.quiet_s,
+                "rules_kept": kept,
+                "rules_added": added,
+                "t_monotonic_s": now,
+            }
+        )
+        self.say(f"the new controller has taken over after {restart.quiet_s:.1f} s: {kept} rules kept, {added} added")
+        if self.polls is not None:
+            self.polls.resume()

@@ -1,0 +1,41 @@
+"""Every switch and every cable between switches fails in turn while handoffs are under way: none is lost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests_root import needs_root
+
+from emulation.sandbox import Sandbox
+
+pytestmark = [pytest.mark.root, needs_root]
+
+
+@pytest.mark.parametrize(
+    ("text", "sdn", "switches"),
+    [
+        ("zcube:gpus=16,asic_ports=4", "ryu", 8),
+        ("zcube:gpus=16,asic_ports=8,gpus_per_switch=8", "os-ken", 4),  # GPUs with both switches in common: stand-ins
+        ("roft:gpus=16,asic_ports=8", "ryu", 6),
+    ],
+    ids=["zcube", "zcube-wide", "roft"],
+)
+def test_no_handoff_is_lost_whatever_fails(tmp_path: Path, text: str, sdn: str, switches: int) -> None:
+    with (
+        open(tmp_path / "log", "wb") as log,
+        Sandbox(["tests/emulated_faults.py", text, sdn], stderr=log) as sandbox,
+    ):
+        assert sandbox.process.stdout is not None
+        output = sandbox.process.stdout.read()
+        code = sandbox.wait(10)
+    assert code == 0, (tmp_path / "log").read_text()[-4000:]
+    found = json.loads(output)
+    # Each handoff once, with its bytes, by its GPU pair; nothing of any is left at a receiver.
+    assert found["wrong"] == [] and found["half_arrived"] == 0
+    assert found["faults"] == switches + 16 and found["repairs"] >= 2 * found["faults"]
+    assert found["still_cut"] == [] and found["switch_errors"] == []
+    # And it was a test: handoffs were under way, some had to move, some had to wait.
+    assert found["handoffs_hit"] > found["faults"]
+    assert found["queue_pairs_cut"] > 0 and found["moved_bytes"] > 0 and found["waited"] > 0

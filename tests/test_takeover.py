@@ -1,0 +1,112 @@
+"""What a run does about a controller that ends: without a network, with small processes in its place."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controller.statistics_log import RECORD, whole_records_bytes
+from controller.status import StatusBoard, failures_before
+from emulation.takeover import MAX_RESTARTS, ControllerKeeper
+from scenario.errors import RunError
+
+
+class Process:
+    """Stands where a controller does: a process that runs `code`; `state` is what its status says."""
+
+    def __init__(self, first: str, then: str, state: str) -> None:
+        self.then, self.state = then, state
+        self.process = self._run(first)
+
+    @staticmethod
+    def _run(code: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-S", "-c", code])
+
+    def restart(self) -> None:
+        self.process = self._run(self.then)
+
+    def status(self) -> dict[str, object]:
+        if self.state != "confirmed":
+            return {"state": self.state, "switches": {}, "errors": ["odd1 refused"]}
+        switches = {"odd1": {"rules_kept": 16, "rules_added": 0}, "even2": {"rules_kept": 15, "rules_added": 1}}
+        return {"state": self.state, "switches": switches, "errors": []}
+
+
+DIES, STAYS = "raise SystemExit(7)", "import time; time.sleep(60)"
+
+
+def keeper(process: Process, events: list[dict[str, object]], said: list[str]) -> ControllerKeeper:
+    return ControllerKeeper(process, None, events.append, said.append)  # type: ignore[arg-type]
+
+
+def test_a_controller_that_ends_is_replaced_and_the_takeover_is_told() -> None:
+    process = Process(DIES, STAYS, "confirmed")
+    events: list[dict[str, object]] = []
+    said: list[str] = []
+    kept = keeper(process, events, said)
+    process.process.wait()
+    kept.finish()
+    try:
+        assert [event["event"] for event in events] == ["controller ended", "controller took over"]
+        assert events[0]["exit_status"] == 7
+        assert (events[1]["rules_kept"], events[1]["rules_added"]) == (31, 1)
+        assert len(kept.restarts) == 1 and len(said) == 2 and not kept.quiet
+        kept.step()
+        assert len(events) == 2
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
+def test_a_controller_that_dies_again_and_again_ends_the_run() -> None:
+    events: list[dict[str, object]] = []
+    process = Process(DIES, DIES, "starting")
+    process.process.wait()
+    with pytest.raises(RunError, match=f"ended {MAX_RESTARTS + 1} times .* status 7"):
+        keeper(process, events, []).finish()
+    assert [event["event"] for event in events] == ["controller ended"] * (MAX_RESTARTS + 1)
+
+
+def test_a_new_controller_that_cannot_take_over_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("emulation.takeover.TAKEOVER_WITHIN_S", 0.2)
+    process = Process(DIES, STAYS, "waiting")
+    process.process.wait()
+    try:
+        with pytest.raises(RunError, match="could not take over within"):
+            keeper(process, [], []).finish()
+        process.state = "failed"
+        with pytest.raises(RunError, match="odd1 refused"):
+            process.process.kill()
+            process.process.wait()
+            keeper(process, [], []).finish()
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
+def test_a_new_controller_begins_with_the_failures_of_the_one_before(tmp_path: Path) -> None:
+    path, dpids = tmp_path / "status.json", {"odd1": 1, "even2": 2}
+    assert failures_before(path, dpids, 1) is None
+    board = StatusBoard(dpids, list(dpids), sdn="ryu", listen="", rule_set_version=1, now_s=0.0, path=path)
+    board.repaired({"down": ["a cable"], "before": []})
+    assert failures_before(path, dpids, 1) == ("a cable",)
+    assert failures_before(path, dpids, 2) is None  # other rules, another fabric: nothing of it is ours
+    assert failures_before(path, {"odd1": 1}, 1) is None
+    path.write_text("{")
+    assert failures_before(path, dpids, 1) is None
+    StatusBoard(
+        dpids, list(dpids), sdn="ryu", listen="", rule_set_version=1, now_s=0.0, path=path, failures=["a cable"]
+    )
+    assert json.loads(path.read_text())["failures"] == ["a cable"]  # never told as gone in between
+
+
+@pytest.mark.parametrize("cut", [0, 1, RECORD.size, RECORD.size + 3])
+def test_the_log_of_a_controller_that_was_killed_ends_with_a_whole_record(cut: int) -> None:
+    whole = RECORD.pack(1, 2, 5) + b"reply" + RECORD.pack(3, 4, 0)
+    rest = (RECORD.pack(5, 6, 20) + b"cut short")[:cut]
+    assert whole_records_bytes(io.BytesIO(whole + rest)) == len(whole)
