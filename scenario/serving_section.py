@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
+from scenario.compute_section import ComputeKey, KvShape
 from scenario.section import Section
 
 PlacementName = Literal[
@@ -47,7 +49,7 @@ class ExpertParallel(Section):
 class ServingSection(Section):
     """The serving system: prefill and decode are timers (a compute model); their handoffs are real traffic."""
 
-    model: str = Field("glm-5.1-fp8", description="KV preset, see `zcube kv --list`")
+    model: str = Field("glm-5.1-fp8", description="KV preset, see `zcube kv --list`, or the path of a config.json")
     shape: Literal["A", "B", "C", "D", "E", "F", "G"] = Field(
         "D",
         description="who sends what of a handoff (docs/serving.md); A: rank i sends 1/TP to rank i (GQA);"
@@ -102,6 +104,15 @@ class ServingSection(Section):
     decode_slots_per_gpu: int = Field(64, ge=1, description="requests that a decode GPU serves at once")
     decode_step_ms: float = Field(20.0, gt=0, le=1e6, description="time per output token (compute model only)")
     decode_first_step_ms: float = Field(0.0, ge=0, le=1e6, description="0 where prefill makes the first token")
+    kv_dtype: Literal["auto", "bf16", "fp8", "int8"] = Field(
+        "auto", description="type of KV elements; auto: the preset's own, bf16 for a config.json"
+    )
+    kv: KvShape | None = Field(None, description="KV cache in numbers, instead of serving.model")
+    compute: Literal["formula", "splitwise", "distserve", "csv"] = Field(
+        "formula", description="compute model (docs/kv.md); formula: prefill_base_ms, prefill_tokens_per_s_per_gpu, ..."
+    )
+    compute_csv: Path | None = Field(None, description="splitwise: its perf_model.csv; csv: your measurements")
+    compute_key: ComputeKey | None = Field(None, description="splitwise, distserve: which of their measurements")
     gateway_delay_ms: float = Field(0.0, ge=0, le=1e6, description="from arrival to the prefill queue")
     transfer_overhead_ms: float = Field(0.0, ge=0, le=1e6, description="software constant added before each handoff")
     timeout_s: float = Field(120.0, ge=0.001, le=1e6, description="a request without first token by then has failed")

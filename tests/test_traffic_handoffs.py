@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -349,3 +350,22 @@ def test_nothing_is_lost_whatever_comes(
         if row["status"] == "ok" and row["handoff_attempts"] == 1 and options["prefix_cache"] != "pool":
             tokens = int(str(row["input_tokens"])) - int(str(row["held_tokens"]))
             assert row["kv_bytes_sent"] == TOKEN * tokens * copies
+
+
+# Continuous batching
+
+
+def test_decode_steps_depend_on_who_is_running(tmp_path: Path) -> None:
+    table = tmp_path / "steps.csv"
+    # A step of 10 ms for one request and 20 ms for two, whatever the context; prefill 1 s whatever the tokens.
+    table.write_text(
+        "prefill_tokens,batch_ms,context_tokens,batch_size,step_ms\n"
+        "1,1000,,,\n1000,1000,,,\n,,1,1,10\n,,100000,1,10\n,,1,2,20\n,,100000,2,20\n"
+    )
+    scenario = small(compute="csv", compute_csv=str(table), prefill_batch_tokens=100)
+    # First tokens at 1.1 and, a batch later, 2.1: request 0 has then had 100 of its 200 steps.
+    source = FixedSource([(0.0, req(0, 100, output=201)), (0.0, req(1, 100, output=51))])
+    done = drive(scenario, source)
+    assert done.instants("first_token") == [1.1, 2.1]
+    # Together 20 ms a step: request 1 ends after 50 steps, at 3.1; request 0 has 50 left, at 10 ms: 3.6.
+    assert done.instants("finished") == [3.6, 3.1]

@@ -30,15 +30,15 @@ from __future__ import annotations
 
 from scenario.models import Scenario
 from traffic.actions import Action, EmitToken, Event, TimerFired, TimerKey, TimerKind, TransferDone, TransferFailed
-from traffic.compute import decode_after_first_s, prefill_batch_s
+from traffic.compute import compute_model
+from traffic.compute_curves import ConstantStep
 from traffic.decode import Decode
 from traffic.fit import check_requests_fit
 from traffic.gateway import Gateway, objective
 from traffic.gpu_states import GpuStates
 from traffic.handoffs import Handoffs
 from traffic.instances import build_decodes, build_prefills
-from traffic.kv import KvModel, kv_model
-from traffic.memory import prefill_gpus
+from traffic.kv import KvModel, model_of
 from traffic.outbox import Outbox
 from traffic.prefill import Batch, Prefill
 from traffic.prefix_pool import remote_prefix
@@ -55,7 +55,7 @@ class Engine:
 
     def __init__(self, scenario: Scenario, source: Source) -> None:
         self._scenario, self._serving, self._source = scenario, scenario.serving, source
-        self._model = model = kv_model(scenario.serving.model)
+        self._model = model = model_of(scenario.serving)
         check_requests_fit(scenario, model, source)
         self._lives = {r.request_id: self._live(r, model) for r in source.requests}
         self._open_measured = set(source.measured_ids)
@@ -69,6 +69,9 @@ class Engine:
         self._pieces: dict[int, tuple[Live, int, int]] = {}  # timer -> request, its attempt, bytes
         self._layers: dict[int, tuple[Prefill, Batch, int]] = {}  # timer -> groups of layers that are then done
         self._failing: dict[int, tuple[Live, int]] = {}  # timer -> request, its attempt
+        self._ends: dict[int, tuple[Decode, int]] = {}  # timer -> decode target, its generation
+        self._compute = compute_model(scenario)
+        self._constant_step = isinstance(self._compute.decode, ConstantStep)
         self._states = GpuStates()
 
     # What a driver and the run folder see
@@ -103,7 +106,8 @@ class Engine:
 
     @property
     def finished(self) -> bool:
-        """Every measured request has its first token or has failed."""
+        """Every measured request has its first token or has failed; where decode steps depend on who is running: its
+        last token, which is not known before."""
         return not self._open_measured
 
     @property
@@ -129,6 +133,9 @@ class Engine:
             prefill = self._batches.pop(number, None)
             if prefill is not None:
                 self._prefill_done(prefill, t_s)
+        elif kind is TimerKind.DECODE_END:
+            if (end := self._ends.pop(number, None)) is not None:
+                self._decode_end(*end, t_s)
         elif kind is TimerKind.LAYERS:
             if (found := self._layers.pop(number, None)) is not None:
                 self._layers_done(*found)
@@ -203,7 +210,7 @@ class Engine:
     def _run_prefill(self, prefill: Prefill, t_s: float) -> None:
         batch = prefill.take_batch(t_s, self._batch_count)
         if batch is not None:
-            duration_s = prefill_batch_s(self._scenario, batch.tokens, prefill_gpus(self._scenario))
+            duration_s = self._compute.prefill_s(batch.tokens)
             early: list[Live] = []
             for live, _, _ in batch.parts:
                 live.batch = batch.number
@@ -392,12 +399,31 @@ class Engine:
     def _first_token(self, live: Live, t_s: float) -> None:
         first_s = live.mark("first_token", t_s)
         live.step = Step.DECODING
-        # Decode is a compute model, so the last token's instant is known now, also if the run ends before it.
-        end_s = live.mark("finished", first_s + decode_after_first_s(self._serving, live.request.output_tokens))
-        request_id = live.request.request_id
-        self._open_measured.discard(request_id)
-        self._out.add(EmitToken(request_id, first_s))
-        self._out.timer(end_s, TimerKind.FINISHED, request_id)
+        request, number = live.request, live.request.request_id
+        self._out.add(EmitToken(number, first_s))
+        if self._constant_step:
+            # The last token's instant is known now, also if the run ends before it.
+            end_s = live.mark("finished", first_s + (request.output_tokens - 1) * self._compute.decode_step_s(1, 0))
+            self._open_measured.discard(number)
+            self._out.timer(end_s, TimerKind.FINISHED, number)
+        else:
+            decode = self._decode_of(live)
+            decode.join(live, first_s)
+            self._await_end(decode)
+
+    def _await_end(self, decode: Decode) -> None:
+        following = decode.next_end()
+        if following is not None:
+            self._ends[self._out.numbered_timer(following[0], TimerKind.DECODE_END)] = decode, decode.generation
+
+    def _decode_end(self, decode: Decode, generation: int, t_s: float) -> None:
+        if generation != decode.generation:  # somebody has joined or left since
+            return
+        live = decode.leave_first(t_s)
+        live.mark("finished", t_s)
+        self._open_measured.discard(live.request.request_id)
+        self._await_end(decode)
+        self._finish(live, t_s)
 
     def _finish(self, live: Live, t_s: float) -> None:
         live.step = Step.FINISHED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scenario.models import Scenario
+from traffic.compute import compute_model
 from traffic.decode import Decode
 from traffic.kv import KvModel
 from traffic.layout import decode_targets, prefill_instances
@@ -31,12 +32,13 @@ def build_prefills(scenario: Scenario, model: KvModel) -> dict[str, Prefill]:
 def build_decodes(scenario: Scenario, model: KvModel) -> dict[str, Decode]:
     """Name -> decode target, in number order. Raises `InputError` where the layout does not fit."""
     serving, memory = scenario.serving, decode_memory_bytes(scenario)
+    step_s = compute_model(scenario).decode_step_s
     return {
         target.name: Decode(
             target,
             serving.decode_slots_per_gpu * decode_gpus(scenario),
             memory,
-            lambda _batch, _context: serving.decode_step_ms / 1e3,
+            step_s,
             PrefixCache(memory // model.bytes_per_token),
             serving.max_inbound,
         )
