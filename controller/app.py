@@ -30,7 +30,7 @@ LOG = logging.getLogger("zcube.controller")
 SEND_CHUNK_BYTES = 32_768
 #: Both ends of a cable report it: how long to wait for the other before a repair begins.
 GATHER_S = 0.004
-#: A switch without a connection for so long counts as failed (Open vSwitch tries again every second).
+#: A switch without a connection for so long counts as failed (Open vSwitch first tries again after a second).
 DEAD_AFTER_S = 1.5
 #: A switch that does not answer a repair's barrier in this time is left behind; when it is back it is audited.
 BARRIER_TIMEOUT_S = 2.0

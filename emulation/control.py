@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -13,11 +14,14 @@ from typing import IO, Any
 
 from controller.plan import FabricPlan, Plan
 from controller.status_socket import NAME as SOCKET_NAME
-from emulation.network import MANAGEMENT_IP, OPENFLOW_PORT
+from emulation.network import MANAGEMENT_IP, OPENFLOW_PORTS
 from emulation.openflow_polls import Polls
 from scenario.errors import RunError
 from scenario.models import Scenario
 from topologies.paths import QueuePair
+
+#: State of a listening socket in /proc/net/tcp (include/net/tcp_states.h).
+_LISTEN = "0A"
 
 
 def make_plan(scenario: Scenario, queue_pairs: Iterable[QueuePair]) -> Plan:
@@ -57,15 +61,18 @@ class Controller:
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
         self._argv = [
             *(sys.executable, "-m", "controller.launch", "--plan", str(folder / "plan.json")),
-            *("--status", str(self.status_path), "--listen", MANAGEMENT_IP, "--port", str(OPENFLOW_PORT)),
+            *("--status", str(self.status_path), "--listen", MANAGEMENT_IP),
             *(("--socket", str(self._socket)) if self._socket else ()),
             *(polls.arguments if polls else ()),
         ]
+        self._starts = 0
         self.process = self._start(["--cabling", str(self._cabling_path)] if discover else [])
 
     def _start(self, more: list[str]) -> subprocess.Popen[bytes]:
+        self.port = OPENFLOW_PORTS[self._starts % len(OPENFLOW_PORTS)]
+        self._starts += 1
         return subprocess.Popen(
-            [*self._argv, *more],
+            [*self._argv, "--port", str(self.port), *more],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
@@ -74,13 +81,26 @@ class Controller:
         )
 
     def restart(self) -> None:
-        """Start another in place of one that has ended, with the same plan; it does not ask for the cabling again.
+        """Start another in place of one that has ended, with the same plan, at another `target`, which the switches
+        must be told when it is `listening`; it does not ask for the cabling again.
 
         The status file stays: the new controller begins with the failures that it finds there.
         """
         self.process = self._start([])
         # The runner has raised its own priority since; a controller that starts must not hold up the traffic agents.
         os.setpriority(os.PRIO_PROCESS, self.process.pid, self._niceness)
+
+    @property
+    def target(self) -> str:
+        """Where switches find it."""
+        return f"tcp:{MANAGEMENT_IP}:{self.port}"
+
+    @property
+    def listening(self) -> bool:
+        """Whether it accepts connections: asked of the kernel, since a connection would be taken for a switch."""
+        address = f"{int.from_bytes(socket.inet_aton(MANAGEMENT_IP), sys.byteorder):08X}:{self.port:04X}"
+        lines = Path("/proc/thread-self/net/tcp").read_text().splitlines()[1:]
+        return any(line.split()[1] == address and line.split()[3] == _LISTEN for line in lines)
 
     def status(self) -> dict[str, object]:
         """The state of the installation as this process tells it; see `controller.status`."""

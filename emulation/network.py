@@ -24,7 +24,8 @@ from topologies.fabric import End, Fabric, Gpu
 from topologies.paths import port_pairs
 
 MANAGEMENT_IP = "100.64.0.1"
-OPENFLOW_PORT = 6653
+#: A controller that takes over listens on the other one: switches try a target that is new to them at once.
+OPENFLOW_PORTS = (6653, 6654)
 
 #: Per namespace; the host's own are never written.
 HOST_SYSCTLS = {
@@ -121,7 +122,7 @@ def build(fabric: Fabric, rates: EmulatedRates) -> EmulatedNetwork:
             switch.name,
             cls=NamespacedOvs,
             plan=switch,
-            controller=f"tcp:{MANAGEMENT_IP}:{OPENFLOW_PORT}",
+            controller=f"tcp:{MANAGEMENT_IP}:{OPENFLOW_PORTS[0]}",
         )
     network.bringup_wall_s["nodes"] = time.monotonic() - began
     began = time.monotonic()

@@ -258,7 +258,9 @@ class Run:
         self.faults = FaultPlayer(
             net, self.scenario.faults, controller.status_path, self.events.write, start_ns, self.scale.dilation
         )
-        self.keeper = ControllerKeeper(controller, self.polls, self.events.write, lambda text: say(phase=text))
+        self.keeper = ControllerKeeper(
+            controller, net.switches, self.polls, self.events.write, lambda text: say(phase=text)
+        )
 
         def progress(now: ServingLoop) -> None:
             nonlocal shown

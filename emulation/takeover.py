@@ -7,11 +7,13 @@ fails in the gap: the new controller learns of it from the ports that the switch
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from emulation.control import Controller, first_error
+from emulation.netns import Batch
 from emulation.openflow_polls import Polls
+from emulation.ovs import NamespacedOvs
 from scenario.errors import RunError
 
 #: A controller that dies more often than this has a cause that another start does not mend.
@@ -20,6 +22,14 @@ MAX_RESTARTS = 3
 TAKEOVER_WITHIN_S = 10.0
 #: How often its status file is read meanwhile.
 _LOOK_EVERY_S = 0.05
+
+
+def replace_controller(controller: Controller, switches: Sequence[NamespacedOvs]) -> None:
+    """Start another and let all switches connect to it; waits until they have been told."""
+    controller.restart()
+    while not controller.listening:
+        time.sleep(0.01)
+    NamespacedOvs.connect(switches, controller.target).finish()
 
 
 @dataclass(frozen=True)
@@ -38,6 +48,7 @@ class ControllerKeeper:
     """Keeps a controller running. `log` takes events for events.jsonl, `say` a line of progress."""
 
     controller: Controller
+    switches: Sequence[NamespacedOvs]
     polls: Polls | None
     log: Callable[[dict[str, object]], None]
     say: Callable[[str], None]
@@ -45,6 +56,7 @@ class ControllerKeeper:
     _ended_s: float | None = None  # of the controller before, while the new one has not taken over
     _exit_status: int = 0
     _started: int = 0
+    _told: Batch | None = None
     _looked_s: float = 0.0
 
     def step(self) -> None:
@@ -54,6 +66,8 @@ class ControllerKeeper:
             self._replace(exit_status)
         elif self._ended_s is not None and time.monotonic() - self._looked_s >= _LOOK_EVERY_S:
             self._looked_s = time.monotonic()
+            if self._told is None and self.controller.listening:
+                self._told = NamespacedOvs.connect(self.switches, self.controller.target)
             self._look(self._ended_s)
 
     @property
@@ -84,6 +98,7 @@ class ControllerKeeper:
             )
         self._started += 1
         self.say("the controller ended: a new one takes over")
+        self._told = None
         self.controller.restart()
 
     def _look(self, ended_s: float) -> None:
@@ -105,6 +120,8 @@ class ControllerKeeper:
         restart = Restart(self._exit_status, ended_s, round(now - ended_s, 3), kept, added)
         self.restarts.append(restart)
         self._ended_s = None
+        if self._told is not None:
+            self._told.finish()
         self.log(
             {
                 "event": "controller took over",

@@ -21,6 +21,7 @@ from emulation import network
 from emulation.control import Controller, make_plan
 from emulation.netns import entered
 from emulation.sandbox import STATE_DIR
+from emulation.takeover import replace_controller
 from scenario.fabric_spec import section_from_text
 from scenario.models import Scenario
 from topologies.build import build
@@ -65,7 +66,7 @@ def failures_in_the_gap(
         controller.process.wait()
         if change is not None:
             set_link(net, change.a, state)
-        controller.restart()
+        replace_controller(controller, net.switches)
         status = controller.wait_confirmed()
         wait_failures(controller, {link.id for link in left})
         failures = Failures.of(net.fabric, [link.id for link in left])
@@ -115,7 +116,7 @@ def main(text: str, sdn: str) -> dict[str, object]:
         check = check_all(net, scenario.seed, surviving(fabric, Failures(), rng), counters)
         wrong += check["wrong"]  # type: ignore[misc]
         began = time.monotonic()
-        controller.restart()
+        replace_controller(controller, net.switches)
         status = controller.wait_confirmed()
         takeover_s = time.monotonic() - began
         switches: dict[str, dict[str, int]] = status["switches"]  # type: ignore[assignment]

@@ -19,6 +19,8 @@ from scenario.errors import RunError
 class Process:
     """Stands where a controller does: a process that runs `code`; `state` is what its status says."""
 
+    listening, target = True, "tcp:192.0.2.1:6654"
+
     def __init__(self, first: str, then: str, state: str) -> None:
         self.then, self.state = then, state
         self.process = self._run(first)
@@ -41,7 +43,7 @@ DIES, STAYS = "raise SystemExit(7)", "import time; time.sleep(60)"
 
 
 def keeper(process: Process, events: list[dict[str, object]], said: list[str]) -> ControllerKeeper:
-    return ControllerKeeper(process, None, events.append, said.append)  # type: ignore[arg-type]
+    return ControllerKeeper(process, (), None, events.append, said.append)  # type: ignore[arg-type]
 
 
 def test_a_controller_that_ends_is_replaced_and_the_takeover_is_told() -> None:
