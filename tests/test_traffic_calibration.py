@@ -66,8 +66,16 @@ def test_noise_and_outliers_do_not_move_it(seed: int, base_s: float, rate: float
     assert fit.rate == pytest.approx(rate, rel=0.1)
     assert fit.n + len(fit.outliers) == 80
     assert 10 <= len(fit.outliers) <= 24
-    plain = np.polyfit(*np.transpose(rows), 1)
-    assert abs(1 / plain[0] - rate) > abs(fit.rate - rate)  # what the robust step is for
+
+
+def test_what_the_robust_step_is_for() -> None:
+    robust, plain = [], []
+    for seed in range(30):
+        rows = synthetic(seed, 80, 1e-3, 2e10, noise=0.05, outliers=0.2)
+        robust.append(abs(fit_line(rows, "transfers").rate / 2e10 - 1))
+        slope, _ = np.polyfit(*np.transpose(rows), 1)
+        plain.append(abs(1 / slope / 2e10 - 1))
+    assert max(robust) < 0.05 < 0.2 < np.median(plain)
 
 
 def test_outliers_are_the_rows_that_were_made_so() -> None:

@@ -104,7 +104,7 @@ def test_splitwise_published_times(model: str, hardware: str) -> None:
     """Times of single prompts; the curve's medians are over batches of several with as many tokens, too."""
     curve = splitwise(PERF_MODEL, model, hardware)
     for tokens, ms in PUBLISHED_MS[model, hardware].items():
-        assert curve.prefill_s(tokens) * 1e3 == pytest.approx(ms, rel=0.02 if tokens == 512 else 0.1), tokens
+        assert curve.prefill_s(tokens) * 1e3 == pytest.approx(ms, rel=0.02 if tokens == 512 else 0.15), tokens
 
 
 @needs_perf_model
