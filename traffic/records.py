@@ -83,6 +83,7 @@ class Live:
     waiting: list[int] = field(default_factory=list)  # bytes that are computed and wait for space at decode
     unsubmitted: int = 0  # pieces inside their software overhead
     transfers: int = 0  # numbered so far
+    pieces: int = 0  # sent so far: flows that leave together
     open_transfers: dict[int, Flow] = field(default_factory=dict)
     last_byte_s: float = 0.0
     attempt: int = 1
