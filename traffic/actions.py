@@ -32,6 +32,7 @@ class TimerKind(IntEnum):
     HANDOFF_TIMEOUT = 10
     CANCEL = 11
     TIMEOUT = 12
+    EP_ROUND = 13
 
 
 class TimerKey(NamedTuple):
