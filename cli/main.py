@@ -8,7 +8,10 @@ from importlib import import_module
 from cli.app import app
 from cli.app import run as main
 
-VERBS = ("compare", "run", "failover", "report", "fabric", "cabling", "cost", "trace", "schema", "controller", "doctor")
+VERBS = (
+    "compare", "run", "failover", "report", "fabric", "cabling", "cost", "kv", "calibrate", "trace", "schema",
+    "controller", "doctor",
+)  # fmt: skip
 
 # A verb that is named is imported alone: all of them together take seconds.
 for verb in (sys.argv[1],) if sys.argv[1:] and sys.argv[1] in VERBS else VERBS:

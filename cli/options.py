@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from scenario.errors import InputError
+from scenario.file_paths import with_absolute_paths
 from scenario.load import check_scenario, load_scenario, with_changes
 from scenario.models import Scenario
 from scenario.workload_section import REPLAYS
@@ -72,4 +73,4 @@ def scenario_with_options(
         raise InputError("--skip / --speedup", skip or speedup, "need --trace FILE")
     elif requests is not None:
         changes["workload"] = {"requests": requests}
-    return with_changes(scenario, changes)
+    return with_absolute_paths(with_changes(scenario, changes), Path.cwd())

@@ -30,7 +30,7 @@ REQUESTS = pa.schema(
         ("turn", pa.int32()),
         ("phase", pa.string()),  # warmup | measured | cooldown
         ("warmup", pa.bool_()),  # True for every row that is not measured
-        ("status", pa.string()),  # ok | timeout | unfinished
+        ("status", pa.string()),  # ok | timeout | cancelled | failed | unfinished
         ("input_tokens", pa.int32()),
         ("cached_tokens", pa.int32()),
         ("output_tokens", pa.int32()),
@@ -41,6 +41,13 @@ REQUESTS = pa.schema(
         ("decode_gpu", pa.string()),
         ("candidates", pa.string()),  # JSON: {"prefill": {name: score}, "decode": {name: score}}
         ("slo_ttft_ms", pa.float64()),
+        ("slo_tpot_ms", pa.float64()),
+        ("local", pa.bool_()),  # the handoff stayed inside a server, over NVLink
+        ("handoff_attempts", pa.int32()),  # 1: it succeeded at once
+        ("held_tokens", pa.int32()),  # delta: of the prompt, that the decode target had already
+        ("recomputed_tokens", pa.int64()),  # prefilled again after a failed handoff
+        ("kv_bytes_sent", pa.int64()),  # model bytes handed to the network for it, repeats included
+        ("kv_bytes_wasted", pa.int64()),  # of these, in transfers that were cancelled
         *[(f"t_{stage}_s", pa.float64()) for stage in STAGES],
     ]
 )

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -91,6 +91,7 @@ def _known_keys(path: tuple[int | str, ...]) -> list[str]:
             model = _TAGGED[str(part)]
         elif isinstance(part, str) and part in model.model_fields:
             annotation = model.model_fields[part].annotation
-            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-                model = annotation
+            for each in (annotation, *get_args(annotation)):  # an optional section is a union
+                if isinstance(each, type) and issubclass(each, BaseModel):
+                    model = each
     return sorted(model.model_fields)

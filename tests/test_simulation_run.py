@@ -14,7 +14,7 @@ from scenario.load import with_changes
 from scenario.models import Scenario
 from simulation.run import SimulationResult, simulate, write_run
 from topologies.fluid import capacities
-from traffic.kv import kv_model
+from traffic.kv import model_of
 
 FABRICS: dict[str, dict[str, object]] = {
     "zcube": {"kind": "zcube"},
@@ -49,7 +49,7 @@ def test_a_lone_request_by_hand(tmp_path: Path, fabric: str, shape: str, infinit
     scenario = on(fabric, replaying(tmp_path, [(0.0, tokens, 5)]), serving={"shape": shape})
     result = simulate(scenario, infinite_core=infinite_core)
     row = result.requests[0]
-    kv_s = kv_model(scenario.serving.model).kv_bytes(tokens) / 50e9 / (4 if shape == "A" else 1)
+    kv_s = model_of(scenario.serving).kv_bytes(tokens) / 50e9 / (4 if shape == "A" else 1)
     assert stage_s(row, "prefill_forward", "decode_alloc") == pytest.approx(0.030 + tokens / 20_000)
     assert stage_s(row, "kv_transfer", "decode_waiting") == pytest.approx(kv_s, rel=1e-6)
     assert result.ttft_s() == {0: pytest.approx(0.030 + tokens / 20_000 + kv_s, rel=1e-6)}
@@ -74,7 +74,7 @@ def test_every_measured_request_is_served(results: dict[str, SimulationResult], 
 @pytest.mark.parametrize("name", FABRICS)
 def test_transfers_carry_the_whole_kv_over_real_links(results: dict[str, SimulationResult], name: str) -> None:
     result = results[name]
-    model = kv_model(result.scenario.serving.model)
+    model = model_of(result.scenario.serving)
     tokens = {row["request_id"]: row["input_tokens"] for row in result.requests}
     links = {link.id for link in result.fabric.links}
     carried: Counter[int] = Counter()

@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenario.errors import InputError
-from traffic.placement import Placer, least_loaded, round_robin
 from traffic.rng import LogNormal, QuantileTable, choice, exponential, lognormal, uniform
 
 
@@ -85,41 +83,3 @@ def test_quantile_table_mean_is_the_integral() -> None:
 def test_bad_quantile_tables(p: tuple[float, ...], v: tuple[float, ...]) -> None:
     with pytest.raises(ValueError, match="quantile table"):
         QuantileTable(p, v)
-
-
-def test_round_robin_takes_turns() -> None:
-    names = ("gpu9", "gpu10", "gpu11")
-    placer = Placer("round_robin")
-    picks = [placer.choose(names, {}) for _ in range(4)]
-    assert [p.name for p in picks] == ["gpu9", "gpu10", "gpu11", "gpu9"]
-    assert picks[1].scores == {"gpu9": 2.0, "gpu10": 0.0, "gpu11": 1.0}
-    assert round_robin(names, 5).name == "gpu11"
-
-
-def test_sets_of_candidates_have_their_own_turns() -> None:
-    placer = Placer("round_robin")
-    assert [placer.choose(c, {}).name for c in (("a", "b"), ("c", "d"), ("a", "b"))] == ["a", "c", "b"]
-
-
-def test_drift_makes_every_pair_meet_equally_often() -> None:
-    prefill, decode = Placer("round_robin"), Placer("round_robin", drift=True)
-    servers, targets = tuple("wxyz"), tuple(f"gpu{i}" for i in range(16))
-    met: dict[tuple[str, str], int] = {}
-    for _ in range(2 * 16 * 16):
-        pair = prefill.choose(servers, {}).name, decode.choose(targets, {}).name
-        met[pair] = met.get(pair, 0) + 1
-    assert len(met) == 64
-    assert set(met.values()) == {8}
-
-
-def test_least_loaded_and_its_ties() -> None:
-    names = ("gpu9", "gpu10", "gpu11")
-    choice_ = least_loaded(names, {"gpu9": 50, "gpu10": 20, "gpu11": 20})
-    assert choice_.name == "gpu10"  # number order, not text order
-    assert choice_.scores == {"gpu9": 50.0, "gpu10": 20.0, "gpu11": 20.0}
-    assert Placer("least_loaded").choose(names, {}).name == "gpu9"
-
-
-def test_unknown_policy() -> None:
-    with pytest.raises(InputError, match="round_robin, least_loaded"):
-        Placer("psychic").choose(("a",), {})

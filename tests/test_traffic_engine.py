@@ -19,6 +19,7 @@ from traffic.actions import (
     event_order,
 )
 from traffic.engine import Engine
+from traffic.handoffs import IDS_PER_REQUEST
 from traffic.records import STAGES
 from traffic.shapes import planned_pairs
 
@@ -150,7 +151,7 @@ def test_a_request_that_times_out_in_a_batch_holds_its_memory_until_the_batch_en
     source = FixedSource([(0.0, req(0, 3000)), (2.5, req(1, 100))])
     done = drive(scenario, source, to_the_last_event=True)
     assert done.instants("prefill_forward") == [0.0, 3.1]
-    assert done.started == [(pytest.approx(3.3), StartTransfer(1, 1, "gpu1", "gpu2", 13_107_200))]
+    assert done.started == [(pytest.approx(3.3), StartTransfer(IDS_PER_REQUEST, 1, "gpu1", "gpu2", 13_107_200))]
 
 
 def test_the_session_goes_on_after_a_timeout() -> None:
@@ -330,7 +331,7 @@ def test_nothing_is_lost_whatever_comes(
     assert [(i.free_bytes, i.free_slots) for i in engine._decodes.values()] == slots_before
     assert not any(i.queue or i.running for i in engine._prefills.values())
     assert not any(i.queue or i.receiving or i.decoding for i in engine._decodes.values())
-    assert not any(engine._prefill_outstanding.values()) and not any(engine._decode_outstanding.values())
+    assert not any(n for load in engine._gateway._load.values() for of in load for n in of.values())
     pairs = set(planned_pairs(scenario))
     by_request: dict[int, int] = {}
     for _, transfer in done.started:

@@ -74,7 +74,7 @@ def test_shape_a_sends_a_share_from_each_rank() -> None:
     assert handoff("A", ["gpu1", "gpu2"], ["gpu5", "gpu6"], 7) == [("gpu1", "gpu5", 4), ("gpu2", "gpu6", 3)]
     with pytest.raises(InputError):
         handoff("A", ["gpu1", "gpu2"], ["gpu5"], 7)
-    with pytest.raises(InputError, match="A, D"):
+    with pytest.raises(InputError, match="A, B, C"):
         handoff("Q", ["gpu1"], ["gpu5"], 7)
 
 

@@ -20,17 +20,23 @@ class TimerKind(IntEnum):
     """What a timer stands for; the value is its rank among simultaneous events (a finished transfer has rank
     0)."""
 
-    FINISHED = 1
-    FIRST_TOKEN = 2
-    PREFILL_DONE = 3
-    SUBMIT = 4
-    ENQUEUE = 5
-    ARRIVAL = 6
-    TIMEOUT = 7
+    LOCAL_DONE = 1
+    DECODE_END = 2
+    FINISHED = 3
+    FIRST_TOKEN = 4
+    PREFILL_DONE = 5
+    LAYERS = 6
+    SUBMIT = 7
+    ENQUEUE = 8
+    ARRIVAL = 9
+    HANDOFF_TIMEOUT = 10
+    CANCEL = 11
+    TIMEOUT = 12
 
 
 class TimerKey(NamedTuple):
-    """Names a timer; `id` is the request_id, or the batch number for PREFILL_DONE. Each key is used once."""
+    """Names a timer; `id` is the request_id; the transfer_id for LOCAL_DONE; the batch number for PREFILL_DONE; else a
+    number of its own. Each key is used once."""
 
     kind: TimerKind
     id: int
@@ -46,13 +52,19 @@ class StartTimer:
 
 @dataclass(frozen=True)
 class StartTransfer:
-    """Send `bytes` (model bytes) now, and report `TransferDone` when the last one is at the receiver."""
+    """Send `bytes` (model bytes) now, and report `TransferDone` when the last one is at the receiver.
+
+    `src_gpu` and `dst_gpu` own the NICs that carry it. `kind`: kv (a handoff), prefix (a remote prefix read), ep
+    (expert-parallel traffic), or flow (a workload without serving).
+    """
 
     transfer_id: int
     request_id: int
     src_gpu: str
     dst_gpu: str
     bytes: int
+    attempt: int = 1
+    kind: str = "kv"
 
 
 @dataclass(frozen=True)
@@ -84,12 +96,19 @@ class TransferDone:
     transfer_id: int
 
 
+@dataclass(frozen=True)
+class TransferFailed:
+    """A transfer that will not end: its path is gone for good, or its connection broke."""
+
+    transfer_id: int
+
+
 Action = StartTimer | StartTransfer | CancelTransfer | EmitToken
-Event = TimerFired | TransferDone
+Event = TimerFired | TransferDone | TransferFailed
 
 
 def event_order(t_s: float, event: Event) -> tuple[float, int, int]:
     """Sort key of an event at model time `t_s`: (time, kind, id)."""
-    if isinstance(event, TransferDone):
+    if isinstance(event, TransferDone | TransferFailed):
         return (t_s, 0, event.transfer_id)
     return (t_s, int(event.key.kind), event.key.id)

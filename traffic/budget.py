@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from scenario.models import Scenario
 from scenario.scale import Scale, switch_hops_per_s
 from topologies.fabric import Fabric
-from traffic.kv import kv_model
+from traffic.kv import model_of
 from traffic.requests import Source
 from traffic.shapes import handoff, planned_pairs
 
@@ -40,7 +40,7 @@ class Demand:
 def demand(scenario: Scenario, fabric: Fabric, source: Source) -> Demand:
     """Work it out from the plan and the fixed set of requests."""
     pairs = planned_pairs(scenario)
-    model = kv_model(scenario.serving.model)
+    model = model_of(scenario.serving)
     measured = [r for r in source.requests if r.request_id in source.measured_ids]
     median_bytes = statistics.median(model.kv_bytes(r.input_tokens) for r in measured)
     tp = scenario.fabric.gpus_per_server

@@ -25,15 +25,15 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from scenario.errors import InputError
 from scenario.models import CodingAgentWorkload, Scenario
-from traffic.compute import nominal_constant_s, nominal_service_s, prefill_batch_s, prefill_tokens_per_s
-from traffic.kv import kv_model
+from traffic.compute import compute_model, nominal_constant_s, nominal_service_s
+from traffic.kv import model_of
 from traffic.layout import roles
 from traffic.requests import Phase, Request, cooldown_count
 from traffic.rng import LogNormal, QuantileTable, exponential, from_quantiles, lognormal, uniform
@@ -63,6 +63,21 @@ def max_growth_per_rank(max_input_tokens: int) -> float:
             steepest = max(steepest, INPUT_TOKENS.log_slope(piece) * min(high, max_input_tokens))
     # A cut below the shortest prompt leaves nothing to grow; any positive figure serves.
     return steepest or INPUT_TOKENS.log_slope(0) * INPUT_TOKENS.values[0]
+
+
+def mean_input_tokens(max_input_tokens: int, grid: int = 400) -> float:
+    """Mean prompt when prompts are cut at `max_input_tokens` (midpoint rule)."""
+    return float(np.minimum([INPUT_TOKENS.quantile((i + 0.5) / grid) for i in range(grid)], max_input_tokens).mean())
+
+
+def mean_prefill_s(prefill_s: Callable[[float], float], max_input_tokens: int, grid: int = 100) -> float:
+    """Mean time to prefill a turn alone, for a time that is not linear in tokens (midpoint rule as above)."""
+    ranks = (np.arange(grid) + 0.5) / grid
+    prompts = np.minimum([INPUT_TOKENS.quantile(p) for p in ranks], max_input_tokens)
+    new = np.array([UNCACHED.quantile(p) for p in ranks])
+    whole = float(np.mean([prefill_s(float(tokens)) for tokens in prompts]))
+    partial = float(np.mean([prefill_s(float(tokens)) for tokens in np.minimum.outer(prompts, new).ravel()]))
+    return WHOLE_PROMPT_SHARE * whole + (1 - WHOLE_PROMPT_SHARE) * partial
 
 
 def mean_uncached_tokens(max_input_tokens: int, grid: int = 400) -> float:
@@ -127,15 +142,20 @@ class CodingAgentSource:
         self._scenario = scenario
         self._seed = scenario.seed
         self._think = THINK_S.scaled(scenario.workload.think_scale)
-        self.max_input_tokens = min(
-            scenario.workload.max_input_tokens, kv_model(scenario.serving.model).max_context_tokens
-        )
+        self.max_input_tokens = min(scenario.workload.max_input_tokens, model_of(scenario.serving).max_context_tokens)
         self.mean_uncached_tokens = mean_uncached_tokens(self.max_input_tokens)
-        prefill_s = prefill_batch_s(scenario, self.mean_uncached_tokens)
+        model = compute_model(scenario)
+        if scenario.serving.compute == "formula":  # linear: the mean of the times is the time of the mean
+            prefill_s = model.prefill_s(self.mean_uncached_tokens)
+        else:
+            prefill_s = mean_prefill_s(model.prefill_s, self.max_input_tokens)
+        context_tokens = mean_input_tokens(self.max_input_tokens) + OUTPUT_TOKENS.mean / 2
+        self._decode_step_s = model.decode_step_s(1, context_tokens)
+        self._mean_service_s = nominal_constant_s(scenario) + prefill_s + (OUTPUT_TOKENS.mean - 1) * self._decode_step_s
         #: Arrivals per model second that `utilisation` asks for.
         self.offered_rate_per_s = scenario.workload.utilisation * len(roles(scenario).prefill) / prefill_s
         #: Mean time from one arrival of a session to its next, nominal, in model seconds.
-        self.mean_cycle_s = self._think.mean + self._mean_service_s()
+        self.mean_cycle_s = self._think.mean + self._mean_service_s
         self.session_count = max(1, round(self.offered_rate_per_s * self.mean_cycle_s))
         self._initial: list[tuple[float, Request]] = []
         self._next: dict[tuple[int, int], Request] = {}
@@ -170,14 +190,6 @@ class CodingAgentSource:
         """Think time before this turn."""
         return lognormal(self._seed, session_id, turn, purpose="think", law=self._think)
 
-    def _mean_service_s(self) -> float:
-        step_s = self._scenario.serving.decode_step_ms / 1e3
-        return (
-            nominal_constant_s(self._scenario)
-            + self.mean_uncached_tokens / prefill_tokens_per_s(self._scenario)
-            + (OUTPUT_TOKENS.mean - 1) * step_s
-        )
-
     def _first_arrival_s(self, session_id: int) -> float:
         """Time until a session's first arrival when time 0 is a random instant of its endless life.
 
@@ -189,11 +201,11 @@ class CodingAgentSource:
         """
         seed = self._seed
         share = uniform(seed, session_id, purpose="residual_share")
-        service_mean = self._mean_service_s()
+        service_mean = self._mean_service_s
         where = uniform(seed, session_id, purpose="phase_at_start") * self.mean_cycle_s
         if where >= service_mean:
             return share * lognormal(seed, session_id, purpose="residual_think", law=self._think.length_biased())
-        decode = OUTPUT_TOKENS.scaled(self._scenario.serving.decode_step_ms / 1e3)
+        decode = OUTPUT_TOKENS.scaled(self._decode_step_s)
         other_s = service_mean - decode.mean
         law = decode.length_biased() if where < decode.mean else decode
         service_s = max(0.0, lognormal(seed, session_id, purpose="residual_service", law=law) + other_s)

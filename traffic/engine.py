@@ -1,110 +1,90 @@
 """The PD serving engine: a state machine without I/O or clock.
 
-`engine.start()` gives the first actions, `engine.on(event, t_s)` those that follow an event. Life of a
-request:
+`engine.start()` gives the first actions, `engine.on(event, t_s)` those that follow an event. docs/serving.md defines
+every stage. Life of a request:
 
-1. arrival, then `gateway_delay_ms`. The gateway picks the prefill server and the decode target together, at
-   this point, as SGLang's router does (it sends the request to both sides with one bootstrap room;
-   docs/advanced_features/router.md and pd_disaggregation.md of https://github.com/sgl-project/sglang).
-2. `prefill_waiting`: FIFO queue of the prefill server. A batch reserves the KV memory of its whole prompts.
-3. `prefill_forward`: the batch runs (traffic.compute). All its requests end with it.
-4. `decode_alloc`: FIFO queue of the decode target for one slot and the KV memory of prompt and output
-   (reserved as a whole, so that decode never has to preempt).
-5. `kv_transfer`: `transfer_overhead_ms`, then one transfer per flow of the shape, all at once.
-6. `decode_waiting`: the last byte of the last flow is at the receiver. Prefill memory is free from this
-   instant (the confirmation's way back is not modelled). Decode takes the request up at once, so the stage
-   lasts 0 s: a real instance would wait up to one step for its running iteration.
-7. `decode_first_step`, for `decode_first_step_ms`, then `first_token`; `finished` is (output - 1) steps
-   later.
+1. arrival, then `gateway_delay_ms`; the gateway picks the prefill instance and the decode target (`traffic.gateway`).
+2. `prefill_waiting`: FIFO queue of the prefill instance; with `prefix_cache: pool` a remote prefix read comes first.
+   The first batch that has a part of the prompt reserves the KV memory of the whole.
+3. `prefill_forward`: batches run (`traffic.prefill`, `traffic.compute`). KV leaves when they end (`whole`: the last;
+   `chunked`: each), or while they run (`layerwise`), once decode has space.
+4. `decode_alloc`: FIFO queue of the decode target for a slot and the KV memory of prompt and output (reserved as a
+   whole, so that decode never has to preempt). With `chunked` and `layerwise` the request joins it when prefill begins,
+   and the stage is what is left of the wait when prefill ends.
+5. `kv_transfer`: from there until the last byte is at the receiver: the exposed part of the transfer. Each piece that
+   is sent first waits `transfer_overhead_ms`.
+6. `decode_waiting`: the last byte is there. Prefill memory is free from this instant (the confirmation's way back is
+   not modelled). Decode takes the request up at once, so the stage lasts 0 s: a real one would wait up to one step.
+7. `decode_first_step`, for `decode_first_step_ms`, then `first_token`; `finished` when the remaining tokens are out.
 
-A request without first token `timeout_s` after its arrival has failed: its transfers are cancelled, and
-memory and slots are free at once. Only a running prefill batch is not cut short; what it held for the request
-is free when it ends. The session goes on after a think time.
+A request without first token `timeout_s` after its arrival has failed, as has one that its client gives up
+(`client_cancel_*`) or whose handoff failed too often: transfers are cancelled, memory and slots are free at once. Only
+a running prefill batch is not cut short; what it held for the request is free when it ends. The session goes on after
+a think time.
 
-Times: an instant is the event's time, but never earlier than the request's previous one. Receivers' stamps
-may be earlier than events already handled; what such an event sets off starts at the stamp, or when the
-instance was free.
+Times: an instant is the event's time, but never earlier than the request's previous one. Receivers' stamps may be
+earlier than events already handled; what such an event sets off starts at the stamp, or when the instance was free.
 """
 
 from __future__ import annotations
 
-import math
-
 from scenario.models import Scenario
-from traffic.actions import (
-    Action,
-    CancelTransfer,
-    EmitToken,
-    Event,
-    StartTimer,
-    StartTransfer,
-    TimerFired,
-    TimerKey,
-    TimerKind,
-    TransferDone,
-)
-from traffic.compute import decode_after_first_s, prefill_batch_s
+from traffic.actions import Action, EmitToken, Event, TimerFired, TimerKey, TimerKind, TransferDone, TransferFailed
+from traffic.compute import compute_model
+from traffic.compute_curves import ConstantStep
+from traffic.decode import Decode
 from traffic.fit import check_requests_fit
-from traffic.instances import (
-    Decode,
-    Prefill,
-    decode_gpus_per_target,
-    decode_memory_bytes,
-    prefill_memory_bytes,
-)
-from traffic.kv import KvModel, kv_model
-from traffic.layout import decode_targets, roles
-from traffic.placement import Placer
-from traffic.records import Live, Step
+from traffic.gateway import Gateway, objective
+from traffic.gpu_states import GpuStates
+from traffic.handoffs import Handoffs
+from traffic.instances import build_decodes, build_prefills
+from traffic.kv import KvModel, model_of
+from traffic.outbox import Outbox
+from traffic.prefill import Batch, Prefill
+from traffic.prefix_pool import remote_prefix
+from traffic.records import BEFORE_FIRST_TOKEN, Live, Step
 from traffic.requests import Request, Source
-from traffic.shapes import handoff
+from traffic.rng import exponential, uniform
 
 
 class Engine:
-    """Serves one source under one scenario. It draws nothing at random: equal events give equal actions.
+    """Serves one source under one scenario. What it draws is keyed by request: equal events give equal actions.
 
-    Raises `InputError` where the layout does not fit, or where a prompt exceeds the model's context or the KV
-    memory.
+    Raises `InputError` where the layout does not fit, or where a prompt exceeds the model's context or the KV memory.
     """
 
     def __init__(self, scenario: Scenario, source: Source) -> None:
-        self._scenario = scenario
-        self._serving = scenario.serving
-        self._source = source
-        self._tp = scenario.fabric.gpus_per_server
-        model = kv_model(scenario.serving.model)
+        self._scenario, self._serving, self._source = scenario, scenario.serving, source
+        self._model = model = model_of(scenario.serving)
         check_requests_fit(scenario, model, source)
-        self._lives = {
-            r.request_id: Live(r, model.kv_bytes(r.input_tokens), model.kv_bytes(r.input_tokens + r.output_tokens))
-            for r in source.requests
-        }
+        self._lives = {r.request_id: self._live(r, model) for r in source.requests}
         self._open_measured = set(source.measured_ids)
-        self._prefills: dict[str, Prefill] = {}
-        self._decodes: dict[str, Decode] = {}
+        self._out = Outbox()
+        self._prefills = build_prefills(scenario, model)
+        self._decodes = build_decodes(scenario, model)
+        self._gateway = Gateway(scenario, self._prefills, self._decodes)
+        self._handoffs = Handoffs(scenario, self._out, self._gateway.path_load)
         self._batches: dict[int, Prefill] = {}
         self._batch_count = 0
-        self._transfers: dict[int, Live] = {}
-        self._prefill_placer = Placer(scenario.serving.placement)
-        self._decode_placer = Placer(scenario.serving.placement, drift=True)
-        self._prefill_outstanding: dict[str, int] = {}
-        self._decode_outstanding: dict[str, int] = {}
-        self._build_instances(model)
-        self._prefill_names = tuple(self._prefills)
-        self._states: dict[str, tuple[str, float]] = {}
-        self._gpu_rows: list[dict[str, object]] = []
-        self._actions: list[Action] = []
+        self._pieces: dict[int, tuple[Live, int, int]] = {}  # timer -> request, its attempt, bytes
+        self._layers: dict[int, tuple[Prefill, Batch, int]] = {}  # timer -> groups of layers that are then done
+        self._failing: dict[int, tuple[Live, int]] = {}  # timer -> request, its attempt
+        self._ends: dict[int, tuple[Decode, int]] = {}  # timer -> decode target, its generation
+        self._compute = compute_model(scenario)
+        self._constant_step = isinstance(self._compute.decode, ConstantStep)
+        self._states = GpuStates()
 
     # What a driver and the run folder see
 
     def start(self) -> list[Action]:
         """The timers of the first arrivals; every GPU waits for work from model time 0."""
         for prefill in self._prefills.values():
-            self._note_state(prefill.server.name, prefill.server.gpus, prefill.state, 0.0)
+            self._states.note(prefill, 0.0)
         for decode in self._decodes.values():
-            self._note_state(decode.target.name, decode.target.gpus, decode.state, 0.0)
+            self._states.note(decode, 0.0)
         for at_s, request in self._source.initial():
-            self._timer(at_s, TimerKind.ARRIVAL, request.request_id)
-        return self._take_actions()
+            self._out.timer(at_s, TimerKind.ARRIVAL, request.request_id)
+        return self._out.take()
 
     def on(self, event: Event, t_s: float) -> list[Action]:
         """What to do after `event` at model time `t_s`.
@@ -116,13 +96,18 @@ class Engine:
             self._on_transfer_done(event.transfer_id, t_s)
         elif isinstance(event, TimerFired):
             self._on_timer(event.key, t_s)
+        elif isinstance(event, TransferFailed):
+            live = self._handoffs.owner(event.transfer_id)
+            if event.transfer_id in live.open_transfers:
+                self._handoff_failed(live, t_s)
         else:
             raise ValueError(f"not an event: {event!r}")
-        return self._take_actions()
+        return self._out.take()
 
     @property
     def finished(self) -> bool:
-        """Every measured request has its first token or has failed."""
+        """Every measured request has its first token or has failed; where decode steps depend on who is running: its
+        last token, which is not known before."""
         return not self._open_measured
 
     @property
@@ -134,182 +119,348 @@ class Engine:
     @property
     def gpu_states(self) -> list[dict[str, object]]:
         """Rows of the `gpus` table: a row where a GPU's state changes; times of one GPU never decrease."""
-        return list(self._gpu_rows)
+        return list(self._states.rows)
 
     # Timers
 
     def _on_timer(self, key: TimerKey, t_s: float) -> None:
-        if key.kind is TimerKind.PREFILL_DONE:
-            if key.id >= self._batch_count:
+        kind, number = key
+        if kind is TimerKind.LOCAL_DONE:
+            self._on_transfer_done(number, t_s)
+        elif kind is TimerKind.PREFILL_DONE:
+            if number >= self._batch_count:
                 raise ValueError(f"no such batch: {key}")
-            prefill = self._batches.pop(key.id, None)
+            prefill = self._batches.pop(number, None)
             if prefill is not None:
                 self._prefill_done(prefill, t_s)
-            return
-        if key.id not in self._lives:
-            raise ValueError(f"no such request: {key}")
-        live = self._lives[key.id]
-        if key.kind is TimerKind.ARRIVAL and live.step is Step.FUTURE:
+        elif kind is TimerKind.DECODE_END:
+            if (end := self._ends.pop(number, None)) is not None:
+                self._decode_end(*end, t_s)
+        elif kind is TimerKind.LAYERS:
+            if (found := self._layers.pop(number, None)) is not None:
+                self._layers_done(*found)
+        elif kind is TimerKind.SUBMIT:
+            if (piece := self._pieces.pop(number, None)) is not None:
+                self._overhead_over(*piece, t_s)
+        elif kind is TimerKind.HANDOFF_TIMEOUT:
+            live, attempt = self._failing.pop(number, (None, 0))
+            if live is not None and attempt == live.attempt and live.step is Step.TRANSFER:
+                self._handoff_failed(live, t_s)
+        else:
+            if number not in self._lives:
+                raise ValueError(f"no such request: {key}")
+            self._on_request_timer(kind, self._lives[number], t_s)
+
+    def _on_request_timer(self, kind: TimerKind, live: Live, t_s: float) -> None:
+        if kind is TimerKind.ARRIVAL and live.step is Step.FUTURE:
             self._arrive(live, t_s)
-        elif key.kind is TimerKind.ENQUEUE and live.step is Step.GATEWAY:
-            self._enqueue(live, t_s)
-        elif key.kind is TimerKind.SUBMIT and live.step is Step.TRANSFER:
-            self._submit(live)
-        elif key.kind is TimerKind.FIRST_TOKEN and live.step is Step.FIRST_STEP:
+        elif kind is TimerKind.ENQUEUE and live.step is Step.GATEWAY:
+            self._place(live, t_s)
+        elif kind is TimerKind.FIRST_TOKEN and live.step is Step.FIRST_STEP:
             self._first_token(live, t_s)
-        elif key.kind is TimerKind.FINISHED and live.step is Step.DECODING:
+        elif kind is TimerKind.FINISHED and live.step is Step.DECODING:
             self._finish(live, t_s)
-        elif key.kind is TimerKind.TIMEOUT:
-            self._time_out(live, t_s)
+        elif kind is TimerKind.TIMEOUT:
+            self._give_up(live, Step.TIMED_OUT, t_s)
+        elif kind is TimerKind.CANCEL:
+            self._give_up(live, Step.CANCELLED, t_s)
+
+    # Arrival and prefill
 
     def _arrive(self, live: Live, t_s: float) -> None:
         live.mark("arrival", t_s)
         live.step = Step.GATEWAY
-        request_id = live.request.request_id
-        self._timer(t_s + self._serving.timeout_s, TimerKind.TIMEOUT, request_id)
-        if self._serving.gateway_delay_ms:
-            self._timer(t_s + self._serving.gateway_delay_ms / 1e3, TimerKind.ENQUEUE, request_id)
+        serving, seed, number = self._serving, self._scenario.seed, live.request.request_id
+        self._out.timer(t_s + serving.timeout_s, TimerKind.TIMEOUT, number)
+        if uniform(seed, number, purpose="cancel") < serving.client_cancel_share:
+            patience_s = exponential(seed, number, purpose="patience", mean=serving.client_cancel_mean_s)
+            self._out.timer(t_s + patience_s, TimerKind.CANCEL, number)
+        if serving.gateway_delay_ms:
+            self._out.timer(t_s + serving.gateway_delay_ms / 1e3, TimerKind.ENQUEUE, number)
+        else:
+            self._place(live, t_s)
+
+    def _place(self, live: Live, t_s: float) -> None:
+        self._gateway.place(live)
+        prefill, decode = self._prefill_of(live), self._decode_of(live)
+        request, serving = live.request, self._serving
+        live.cached_tokens = request.cached_tokens
+        if serving.prefix_cache != "assumed":
+            live.cached_tokens = prefill.cache.match(request)
+        if serving.transfer_content == "delta":
+            live.held_tokens = decode.cache.match(request)
+        live.local = uniform(self._scenario.seed, request.request_id, purpose="local") < serving.local_handoff_share
+        live.mark("prefill_waiting", t_s)
+        pooled = serving.prefix_cache == "pool"
+        read = remote_prefix(live, prefill, self._prefills.values(), self._model) if pooled else []
+        self._gateway.outstanding("prefill", live.prefill_name, 1, live.uncached_tokens)
+        self._gateway.outstanding("decode", live.decode_name, 1, request.total_tokens)
+        if read:
+            live.step = Step.FETCH
+            self._handoffs.send(live, self._handoffs.by_nic(live, read), t_s, "prefix")
         else:
             self._enqueue(live, t_s)
 
     def _enqueue(self, live: Live, t_s: float) -> None:
-        live.prefill = self._prefill_placer.choose(self._prefill_names, self._prefill_outstanding)
-        prefill = self._prefills[live.prefill.name]
-        live.decode = self._decode_placer.choose(prefill.target_names, self._decode_outstanding)
-        live.target = prefill.targets[live.decode.name]
-        live.prefill_gpu = prefill.server.gpus[0]
-        self._prefill_outstanding[live.prefill.name] += live.request.uncached_tokens
-        self._decode_outstanding[live.decode.name] += live.request.total_tokens
-        live.mark("prefill_waiting", t_s)
         live.step = Step.QUEUED
+        prefill = self._prefill_of(live)
         prefill.queue.append(live)
         self._run_prefill(prefill, t_s)
 
     def _run_prefill(self, prefill: Prefill, t_s: float) -> None:
-        taken = prefill.take_batch(t_s)
-        if taken is not None:
-            t_s, batch = taken
-            for live in batch:
-                live.batch = self._batch_count
-                live.mark("prefill_forward", t_s)
+        batch = prefill.take_batch(t_s, self._batch_count)
+        if batch is not None:
+            duration_s = self._compute.prefill_s(batch.tokens)
+            early: list[Live] = []
+            for live, _, _ in batch.parts:
+                live.batch = batch.number
+                if live.step is Step.QUEUED and live.computed_tokens == 0:
+                    live.mark("prefill_forward", batch.start_s)
+                    early.append(live)
                 live.step = Step.FORWARD
-            tokens = sum(live.request.uncached_tokens for live in batch)
-            self._timer(t_s + prefill_batch_s(self._scenario, tokens), TimerKind.PREFILL_DONE, self._batch_count)
-            self._batches[self._batch_count] = prefill
+                live.sent_layers = 0
+            self._out.timer(batch.start_s + duration_s, TimerKind.PREFILL_DONE, batch.number)
+            self._batches[batch.number] = prefill
             self._batch_count += 1
-        self._note_state(prefill.server.name, prefill.server.gpus, prefill.state, t_s)
+            if self._serving.transfer_mode == "layerwise":
+                groups = self._serving.layer_groups
+                for done in range(1, groups):
+                    at_s = batch.start_s + duration_s * done / groups
+                    self._layers[self._out.numbered_timer(at_s, TimerKind.LAYERS)] = prefill, batch, done
+            if self._serving.transfer_mode != "whole":
+                for live in early:
+                    if not live.holds_decode:
+                        self._ask_decode(live, batch.start_s)
+        self._states.note(prefill, t_s)
+
+    def _layers_done(self, prefill: Prefill, batch: Batch, groups: int) -> None:
+        if prefill.running is not batch:
+            return
+        for part in batch.parts:
+            if part.live.step is Step.FORWARD:
+                end = part.live.cached_tokens + part.live.computed_tokens + part.tokens
+                self._ready(part.live, end, groups, prefill.idle_since_s)
 
     def _prefill_done(self, prefill: Prefill, t_s: float) -> None:
-        touched: dict[str, Decode] = {}
-        for live in prefill.end_batch(t_s):
-            if live.step is Step.TIMED_OUT:
-                prefill.free_bytes += live.kv_bytes
+        batch = prefill.end_batch(t_s)
+        ended: list[Live] = []
+        for live, tokens, last in batch.parts:
+            if live.step is not Step.FORWARD:  # given up meanwhile
+                if prefill.queue and prefill.queue[0] is live:
+                    prefill.queue.popleft()
+                prefill.release(live)
                 continue
-            self._prefill_outstanding[prefill.server.name] -= live.request.uncached_tokens
-            live.mark("decode_alloc", t_s)
-            live.step = Step.ALLOC
-            decode = self._decode_of(live)
-            decode.queue.append(live)
-            touched[decode.target.name] = decode
+            live.computed_tokens += tokens
+            if last:
+                self._prefill_complete(prefill, live, t_s)
+                ended.append(live)
+            else:
+                live.step = Step.QUEUED
+            if last or self._serving.transfer_mode != "whole":
+                self._ready(live, live.cached_tokens + live.computed_tokens, self._serving.layer_groups, t_s)
+        touched = {live.decode_name: self._decode_of(live) for live in ended}
         for decode in touched.values():
             self._run_decode(decode, t_s)
+        for live in ended:
+            if live.holds_decode:
+                self._maybe_arrived(live)
         self._run_prefill(prefill, t_s)
 
-    # Handoff and decode
+    def _prefill_complete(self, prefill: Prefill, live: Live, t_s: float) -> None:
+        self._gateway.outstanding("prefill", live.prefill_name, -1, -live.uncached_tokens)
+        if self._serving.prefix_cache != "assumed":
+            prefill.cache.insert(live.request, live.request.input_tokens)
+        here_s = live.mark("decode_alloc", t_s)
+        live.step = Step.ALLOC
+        if live.holds_decode:
+            self._transfer_begins(live, here_s)
+        elif self._serving.transfer_mode == "whole" or live.attempt > 1:
+            self._decode_of(live).queue.append(live)
+
+    # Handoff
+
+    def _ask_decode(self, live: Live, t_s: float) -> None:
+        decode = self._decode_of(live)
+        decode.queue.append(live)
+        self._run_decode(decode, t_s)
 
     def _run_decode(self, decode: Decode, t_s: float) -> None:
         while (live := decode.take()) is not None:
-            start_s = live.mark("kv_transfer", t_s)
-            live.step = Step.TRANSFER
-            if self._serving.transfer_overhead_ms:
-                at_s = start_s + self._serving.transfer_overhead_ms / 1e3
-                self._timer(at_s, TimerKind.SUBMIT, live.request.request_id)
-            else:
-                self._submit(live)
-        self._note_state(decode.target.name, decode.target.gpus, decode.state, t_s)
+            start_s = t_s
+            if live.step is Step.ALLOC:
+                start_s = self._transfer_begins(live, t_s)
+            ready, live.waiting = live.waiting, []
+            for size in ready:
+                self._submit(live, size, start_s)
+        self._states.note(decode, t_s)
 
-    def _submit(self, live: Live) -> None:
-        decode = self._decode_of(live)
-        gpus = self._prefill_of(live).server.gpus
-        request_id = live.request.request_id
-        for rank, (src, dst, size) in enumerate(handoff(self._serving.shape, gpus, decode.target.gpus, live.kv_bytes)):
-            # Numbered by request and rank, so that a transfer has the same id in every executor and on every
-            # fabric.
-            transfer_id = request_id * self._tp + rank
-            live.open_transfers.add(transfer_id)
-            self._transfers[transfer_id] = live
-            self._actions.append(StartTransfer(transfer_id, request_id, src, dst, size))
+    def _transfer_begins(self, live: Live, t_s: float) -> float:
+        start_s = live.mark("kv_transfer", t_s)
+        live.step = Step.TRANSFER
+        if self._serving.handoff_timeout_s is not None:
+            number = self._out.numbered_timer(start_s + self._serving.handoff_timeout_s, TimerKind.HANDOFF_TIMEOUT)
+            self._failing[number] = live, live.attempt
+        return start_s
+
+    def _ready(self, live: Live, end_tokens: int, groups: int, t_s: float) -> None:
+        """KV of the prompt up to `end_tokens` is computed in the first `groups` groups of layers: send what was not."""
+        total = self._serving.layer_groups if self._serving.transfer_mode == "layerwise" else groups
+        tokens = max(0, end_tokens - max(live.sent_tokens, live.held_tokens))
+        whole = self._model.kv_bytes(tokens)
+        size = whole * groups // total - whole * live.sent_layers // total
+        live.sent_layers = groups
+        if groups == total:
+            live.sent_tokens, live.sent_layers = max(live.sent_tokens, end_tokens), 0
+        if size == 0:
+            return
+        if live.holds_decode:
+            self._submit(live, size, t_s)
+        else:
+            live.waiting.append(size)
+
+    def _submit(self, live: Live, size: int, t_s: float) -> None:
+        if self._serving.transfer_overhead_ms:
+            live.unsubmitted += 1
+            at_s = t_s + self._serving.transfer_overhead_ms / 1e3
+            self._pieces[self._out.numbered_timer(at_s, TimerKind.SUBMIT)] = live, live.attempt, size
+        else:
+            self._handoffs.send(live, self._handoffs.flows(live, size), t_s)
+
+    def _overhead_over(self, live: Live, attempt: int, size: int, t_s: float) -> None:
+        if attempt == live.attempt and live.step in BEFORE_FIRST_TOKEN:
+            live.unsubmitted -= 1
+            self._handoffs.send(live, self._handoffs.flows(live, size), t_s)
 
     def _on_transfer_done(self, transfer_id: int, t_s: float) -> None:
-        if transfer_id not in self._transfers:
-            raise ValueError(f"no such transfer: {transfer_id}")
-        live = self._transfers[transfer_id]
-        if transfer_id not in live.open_transfers:
+        live = self._handoffs.arrived(transfer_id, t_s)
+        if live is None:
             return
-        live.open_transfers.remove(transfer_id)
-        live.last_byte_s = max(live.last_byte_s, t_s)
-        if live.open_transfers:
+        if live.step is Step.FETCH and not live.open_transfers:
+            self._enqueue(live, live.last_byte_s)
+        else:
+            self._maybe_arrived(live)
+
+    def _maybe_arrived(self, live: Live) -> None:
+        """Go on where the whole cache is at decode. Flows may be reported out of the order of their stamps; the last
+        stamp counts."""
+        if live.step is not Step.TRANSFER or live.open_transfers or live.waiting or live.unsubmitted:
             return
-        # Flows may be reported out of the order of their stamps; the last stamp counts.
         here_s = live.mark("decode_waiting", live.last_byte_s)
         live.mark("decode_first_step", here_s)
         live.step = Step.FIRST_STEP
         decode, prefill = self._decode_of(live), self._prefill_of(live)
         decode.receiving -= 1
         decode.decoding += 1
-        self._note_state(decode.target.name, decode.target.gpus, decode.state, here_s)
-        prefill.free_bytes += live.kv_bytes
+        prefill.release(live)
+        if self._serving.max_inbound is not None:
+            self._run_decode(decode, here_s)
+        self._states.note(decode, here_s)
         self._run_prefill(prefill, here_s)
         if self._serving.decode_first_step_ms:
             at_s = here_s + self._serving.decode_first_step_ms / 1e3
-            self._timer(at_s, TimerKind.FIRST_TOKEN, live.request.request_id)
+            self._out.timer(at_s, TimerKind.FIRST_TOKEN, live.request.request_id)
         else:
             self._first_token(live, here_s)
+
+    def _handoff_failed(self, live: Live, t_s: float) -> None:
+        """Send again what is missing, compute it again, or give the request up."""
+        flows = self._handoffs.cancel(live)
+        if self._serving.on_handoff_failure == "fail" or live.attempt > self._serving.handoff_retries:
+            self._give_up(live, Step.FAILED, t_s)
+            return
+        live.attempt += 1
+        if live.step is Step.FETCH:
+            self._handoffs.send(live, flows, t_s, "prefix")
+            return
+        if self._serving.on_handoff_failure == "retry":
+            if live.step is Step.TRANSFER:
+                self._transfer_begins(live, t_s)
+            self._handoffs.send(live, flows, t_s)
+            return
+        self._recompute(live, t_s)
+
+    def _recompute(self, live: Live, t_s: float) -> None:
+        """The handoff is given up on both sides, and the prompt goes to the end of its prefill queue."""
+        prefill, decode = self._prefill_of(live), self._decode_of(live)
+        if live.step is not Step.TRANSFER:  # still in prefill: its last pieces fail, or do not, later
+            return
+        decode.receiving -= 1
+        decode.give_back(live)
+        prefill.release(live)
+        live.recomputed_tokens += live.computed_tokens
+        live.computed_tokens = live.sent_tokens = live.sent_layers = 0
+        live.waiting, live.unsubmitted = [], 0
+        self._gateway.outstanding("prefill", live.prefill_name, 1, live.uncached_tokens)
+        self._run_decode(decode, t_s)
+        self._enqueue(live, t_s)
+
+    # Decode
 
     def _first_token(self, live: Live, t_s: float) -> None:
         first_s = live.mark("first_token", t_s)
         live.step = Step.DECODING
-        # Decode is a compute model, so the last token's instant is known now, also if the run ends before it.
-        end_s = live.mark("finished", first_s + decode_after_first_s(self._serving, live.request.output_tokens))
-        request_id = live.request.request_id
-        self._open_measured.discard(request_id)
-        self._actions.append(EmitToken(request_id, first_s))
-        self._timer(end_s, TimerKind.FINISHED, request_id)
+        request, number = live.request, live.request.request_id
+        self._out.add(EmitToken(number, first_s))
+        if self._constant_step:
+            # The last token's instant is known now, also if the run ends before it.
+            end_s = live.mark("finished", first_s + (request.output_tokens - 1) * self._compute.decode_step_s(1, 0))
+            self._open_measured.discard(number)
+            self._out.timer(end_s, TimerKind.FINISHED, number)
+        else:
+            decode = self._decode_of(live)
+            decode.join(live, first_s)
+            self._await_end(decode)
+
+    def _await_end(self, decode: Decode) -> None:
+        following = decode.next_end()
+        if following is not None:
+            self._ends[self._out.numbered_timer(following[0], TimerKind.DECODE_END)] = decode, decode.generation
+
+    def _decode_end(self, decode: Decode, generation: int, t_s: float) -> None:
+        if generation != decode.generation:  # somebody has joined or left since
+            return
+        live = decode.leave_first(t_s)
+        live.mark("finished", t_s)
+        self._open_measured.discard(live.request.request_id)
+        self._await_end(decode)
+        self._finish(live, t_s)
 
     def _finish(self, live: Live, t_s: float) -> None:
         live.step = Step.FINISHED
         decode = self._decode_of(live)
         decode.decoding -= 1
         decode.give_back(live)
-        self._decode_outstanding[decode.target.name] -= live.request.total_tokens
+        if self._serving.transfer_content == "delta":
+            decode.cache.insert(live.request, live.request.total_tokens)
+        self._gateway.outstanding("decode", live.decode_name, -1, -live.request.total_tokens)
         self._run_decode(decode, t_s)
         self._follow(live.request, live.instants["finished"])
 
-    # Failures
+    # Giving up
 
-    def _time_out(self, live: Live, t_s: float) -> None:
+    def _give_up(self, live: Live, why: Step, t_s: float) -> None:
         step = live.step
-        if step in (Step.FUTURE, Step.DECODING, Step.FINISHED, Step.TIMED_OUT):
+        if step not in BEFORE_FIRST_TOKEN:
             return
-        live.step = Step.TIMED_OUT
+        live.step = why
         self._open_measured.discard(live.request.request_id)
         if step is not Step.GATEWAY:
             prefill, decode = self._prefill_of(live), self._decode_of(live)
-            self._decode_outstanding[decode.target.name] -= live.request.total_tokens
-            if step in (Step.QUEUED, Step.FORWARD):
-                self._prefill_outstanding[prefill.server.name] -= live.request.uncached_tokens
+            self._gateway.outstanding("decode", live.decode_name, -1, -live.request.total_tokens)
+            if step in (Step.FETCH, Step.QUEUED, Step.FORWARD):
+                self._gateway.outstanding("prefill", live.prefill_name, -1, -live.uncached_tokens)
             if step is Step.QUEUED:
                 prefill.queue.remove(live)
-            if step is Step.ALLOC:
+            if live in decode.queue:
                 decode.queue.remove(live)
-            if step in (Step.TRANSFER, Step.FIRST_STEP):
-                decode.receiving -= step is Step.TRANSFER
+            if live.holds_decode:
+                decode.receiving -= step is not Step.FIRST_STEP
                 decode.decoding -= step is Step.FIRST_STEP
                 decode.give_back(live)
-            if step in (Step.ALLOC, Step.TRANSFER):
-                prefill.free_bytes += live.kv_bytes
-            self._actions.extend(CancelTransfer(i) for i in sorted(live.open_transfers))
-            live.open_transfers.clear()
+            if not prefill.computes(live):
+                prefill.release(live)
+            self._handoffs.cancel(live)
+            live.waiting.clear()
             self._run_decode(decode, t_s)
             self._run_prefill(prefill, t_s)
         self._follow(live.request, max(t_s, live.instants["arrival"]))
@@ -317,26 +468,13 @@ class Engine:
     def _follow(self, request: Request, finished_s: float) -> None:
         after = self._source.following(request, finished_s)
         if after is not None:
-            self._timer(after[0], TimerKind.ARRIVAL, after[1].request_id)
+            self._out.timer(after[0], TimerKind.ARRIVAL, after[1].request_id)
 
     # Small parts
 
-    def _build_instances(self, model: KvModel) -> None:
-        gpus = decode_gpus_per_target(self._scenario)
-        memory = decode_memory_bytes(self._scenario)
-        for target in decode_targets(self._scenario):
-            self._decodes[target.name] = Decode(target, self._serving.decode_slots_per_gpu * gpus, memory)
-            self._decode_outstanding[target.name] = 0
-        for server in roles(self._scenario).prefill:
-            targets = {t.name: t for t in decode_targets(self._scenario, server)}
-            self._prefills[server.name] = Prefill(
-                server,
-                targets,
-                tuple(targets),
-                prefill_memory_bytes(self._scenario, model),
-                self._serving.prefill_batch_tokens,
-            )
-            self._prefill_outstanding[server.name] = 0
+    def _live(self, request: Request, model: KvModel) -> Live:
+        whole, with_output = model.kv_bytes(request.input_tokens), model.kv_bytes(request.total_tokens)
+        return Live(request, whole, with_output, objective(self._scenario, request))
 
     def _prefill_of(self, live: Live) -> Prefill:
         return self._prefills[live.prefill_name]
@@ -344,16 +482,3 @@ class Engine:
     def _decode_of(self, live: Live) -> Decode:
         return self._decodes[live.decode_name]
 
-    def _timer(self, at_s: float, kind: TimerKind, id_: int) -> None:
-        self._actions.append(StartTimer(at_s, TimerKey(kind, id_)))
-
-    def _take_actions(self) -> list[Action]:
-        actions, self._actions = self._actions, []
-        return actions
-
-    def _note_state(self, instance: str, gpus: tuple[str, ...], state: str, t_s: float) -> None:
-        before, since_s = self._states.get(instance, ("", -math.inf))
-        if state != before:
-            at_s = max(t_s, since_s)
-            self._states[instance] = (state, at_s)
-            self._gpu_rows.extend({"gpu": gpu, "t_s": at_s, "state": state} for gpu in gpus)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from scenario.errors import InputError
 from scenario.models import Scenario
-from traffic.instances import decode_memory_bytes, prefill_memory_bytes
 from traffic.kv import KvModel
+from traffic.memory import decode_memory_bytes, prefill_memory_bytes
 from traffic.requests import Source
 
 

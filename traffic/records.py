@@ -7,24 +7,52 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from results.schema import STAGES
-from traffic.layout import DecodeTarget
+from traffic.layout import Instance
 from traffic.placement import Choice
 from traffic.requests import Request
+from traffic.shapes import Flow
 
 
 class Step(Enum):
-    """Where a request is; it decides what a timeout has to give back."""
+    """Where a request is; it decides what giving it up has to give back."""
 
     FUTURE = "not arrived"
     GATEWAY = "on its way to the prefill queue"
-    QUEUED = "in the prefill queue"
+    FETCH = "its prefix is read from another instance"
+    QUEUED = "in the prefill queue, or between two of its batches"
     FORWARD = "in a running prefill batch"
-    ALLOC = "waiting for a decode slot and memory"
-    TRANSFER = "handoff submitted"
+    ALLOC = "prefill is done; waiting for a decode slot and memory"
+    TRANSFER = "prefill is done; KV on its way"
     FIRST_STEP = "all KV at decode, first token not out"
     DECODING = "first token out"
     FINISHED = "last token out"
     TIMED_OUT = "no first token before the deadline"
+    CANCELLED = "given up by its client before the first token"
+    FAILED = "its handoff failed too often"
+
+
+#: Steps that a request never leaves.
+OVER = (Step.FINISHED, Step.TIMED_OUT, Step.CANCELLED, Step.FAILED)
+#: Steps without a first token from which a request can be given up.
+BEFORE_FIRST_TOKEN = (
+    Step.GATEWAY, Step.FETCH, Step.QUEUED, Step.FORWARD, Step.ALLOC, Step.TRANSFER, Step.FIRST_STEP,
+)  # fmt: skip
+_STATUS = {
+    Step.DECODING: "ok",
+    Step.FINISHED: "ok",
+    Step.TIMED_OUT: "timeout",
+    Step.CANCELLED: "cancelled",
+    Step.FAILED: "failed",
+}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A tenant and what it was promised, model ms."""
+
+    tenant: str
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
 
 
 @dataclass(eq=False)
@@ -34,19 +62,37 @@ class Live:
     request: Request
     kv_bytes: int
     decode_bytes: int
+    objective: Objective
     step: Step = Step.FUTURE
     instants: dict[str, float] = field(default_factory=dict)
     batch: int | None = None
     prefill: Choice | None = None
     decode: Choice | None = None
-    target: DecodeTarget | None = None
-    prefill_gpu: str | None = None
-    open_transfers: set[int] = field(default_factory=set)
+    source: Instance | None = None
+    target: Instance | None = None
+    # Prefill
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    recomputed_tokens: int = 0
+    holds_prefill: bool = False
+    # Handoff
+    held_tokens: int = 0  # of the prompt that the decode target has already
+    sent_tokens: int = 0  # of the prompt whose KV was handed to the network (or is held there)
+    sent_layers: int = 0  # layerwise: groups of the running batch that were
+    holds_decode: bool = False
+    waiting: list[int] = field(default_factory=list)  # bytes that are computed and wait for space at decode
+    unsubmitted: int = 0  # pieces inside their software overhead
+    transfers: int = 0  # numbered so far
+    open_transfers: dict[int, Flow] = field(default_factory=dict)
     last_byte_s: float = 0.0
+    attempt: int = 1
+    local: bool = False
+    bytes_sent: int = 0
+    bytes_wasted: int = 0
 
     @property
     def prefill_name(self) -> str:
-        """The prefill server; empty before the gateway has chosen."""
+        """The prefill instance; empty before the gateway has chosen."""
         return self.prefill.name if self.prefill else ""
 
     @property
@@ -54,24 +100,40 @@ class Live:
         """The decode target; empty before the gateway has chosen."""
         return self.decode.name if self.decode else ""
 
+    @property
+    def uncached_tokens(self) -> int:
+        """Tokens of the prompt that this instance must compute."""
+        return self.request.input_tokens - self.cached_tokens
+
+    @property
+    def left_tokens(self) -> int:
+        """Of these, not computed yet."""
+        return self.uncached_tokens - self.computed_tokens
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether the prompt is complete."""
+        return self.step in (Step.ALLOC, Step.TRANSFER)
+
     def mark(self, stage: str, t_s: float) -> float:
-        """Set a stage's instant, not before the previous one (receivers' stamps may be early); returns it."""
-        latest = max(self.instants.values(), default=t_s)
-        self.instants[stage] = max(t_s, latest)
-        return self.instants[stage]
+        """Set a stage's instant, not before the previous one (receivers' stamps may be early); returns it.
+
+        What is done again after a failed handoff leaves the first instants: its cost shows in `kv_transfer`.
+        """
+        at_s = max(t_s, max(self.instants.values(), default=t_s))
+        if self.attempt == 1 or stage not in self.instants:
+            self.instants[stage] = at_s
+        return at_s
 
     @property
     def status(self) -> str:
-        """ok (has its first token), timeout, or unfinished."""
-        if self.step in (Step.DECODING, Step.FINISHED):
-            return "ok"
-        return "timeout" if self.step is Step.TIMED_OUT else "unfinished"
+        """ok (has its first token), timeout, cancelled, failed, or unfinished."""
+        return _STATUS.get(self.step, "unfinished")
 
     def row(self) -> dict[str, object]:
         """The row of the `requests` table. Stages that were not reached are None.
 
-        With shape A, `prefill_gpu` and `decode_gpu` are the first rank's. `slo_ttft_ms` is None: the scenario
-        has none.
+        Where instances have several GPUs, `prefill_gpu` and `decode_gpu` are the first rank's.
         """
         r = self.request
         candidates = {
@@ -81,20 +143,27 @@ class Live:
         return {
             "request_id": r.request_id,
             "session_id": r.session_id,
-            "tenant": r.tenant,
+            "tenant": self.objective.tenant,
             "turn": r.turn,
             "phase": r.phase,
             "warmup": r.phase != "measured",
             "status": self.status,
             "input_tokens": r.input_tokens,
-            "cached_tokens": r.cached_tokens,
+            "cached_tokens": self.cached_tokens if self.source else r.cached_tokens,
             "output_tokens": r.output_tokens,
             "batch": self.batch,
             "prefill_instance": self.prefill.name if self.prefill else None,
             "decode_instance": self.target.server if self.target else None,
-            "prefill_gpu": self.prefill_gpu,
+            "prefill_gpu": self.source.gpus[0] if self.source else None,
             "decode_gpu": self.target.gpus[0] if self.target else None,
             "candidates": json.dumps(candidates),
-            "slo_ttft_ms": None,
+            "slo_ttft_ms": self.objective.ttft_ms,
+            "slo_tpot_ms": self.objective.tpot_ms,
+            "local": self.local,
+            "handoff_attempts": self.attempt,
+            "held_tokens": self.held_tokens,
+            "recomputed_tokens": self.recomputed_tokens,
+            "kv_bytes_sent": self.bytes_sent,
+            "kv_bytes_wasted": self.bytes_wasted,
             **{f"t_{stage}_s": self.instants.get(stage) for stage in STAGES},
         }

@@ -19,7 +19,7 @@ from scenario.synthetic_workloads import (
     SyntheticWorkload,
 )
 from traffic import servegen
-from traffic.kv import kv_model
+from traffic.kv import model_of
 from traffic.open_loop import OpenLoop, phase_of
 from traffic.readers.trace import Trace, detect
 from traffic.requests import Request, cooldown_count
@@ -92,7 +92,7 @@ class SyntheticSource(OpenLoop):
             raise InputError("workload.kind", workload.kind, "this source draws synthetic")
         needed = workload.warmup_requests + workload.requests
         limit = needed + cooldown_count(workload.requests)
-        longest = min(workload.max_input_tokens, kv_model(scenario.serving.model).max_context_tokens)
+        longest = min(workload.max_input_tokens, model_of(scenario.serving).max_context_tokens)
         lengths = length_law(seed, workload.lengths)
         found: list[tuple[float, Request]] = []
         cut = 0
@@ -125,7 +125,7 @@ class BurstSource(OpenLoop):
         workload, seed = scenario.workload, scenario.seed
         if not isinstance(workload, BurstWorkload):
             raise InputError("workload.kind", workload.kind, "this source draws burst")
-        longest = kv_model(scenario.serving.model).max_context_tokens
+        longest = model_of(scenario.serving).max_context_tokens
         if max(workload.tokens) > longest:
             raise InputError(
                 "workload.tokens", max(workload.tokens), f"{scenario.serving.model} holds at most {longest:,} tokens"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from scenario.errors import InputError
 from scenario.models import Scenario
 from scenario.trace_workloads import MooncakeWorkload, TraceWorkload
-from traffic.kv import KvModel, kv_model
+from traffic.kv import KvModel, model_of
 from traffic.layout import roles
 from traffic.open_loop import OpenLoop, phase_of
 from traffic.prefix import InfiniteCache
@@ -33,7 +33,7 @@ class RequestMaker:
     _turns: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._model: KvModel = kv_model(self.scenario.serving.model)
+        self._model: KvModel = model_of(self.scenario.serving)
         self._gpus = _ranks(self.scenario) if self.kind in ("routing", "transfers") else {}
 
     def see(self, row: TraceRow) -> None:

@@ -1,0 +1,88 @@
+"""The transfers of handoffs: from bytes that are ready to flows on NICs, and what comes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scenario.models import Scenario
+from traffic.actions import CancelTransfer, StartTransfer, TimerKind
+from traffic.nic_map import nic_map
+from traffic.outbox import Outbox
+from traffic.path_load import PathLoad
+from traffic.records import Live
+from traffic.shapes import Flow, carried, handoff, server_of
+
+#: Transfer ids are request_id * this + a number that counts per request: the same on every fabric and executor.
+IDS_PER_REQUEST = 1 << 20
+
+
+class Handoffs:
+    """All open transfers. `load` is kept up to date where a placement policy asks for it."""
+
+    def __init__(self, scenario: Scenario, out: Outbox, load: PathLoad | None) -> None:
+        self._scenario, self._out, self._load = scenario, out, load
+        self._nics = nic_map(scenario.serving.nic_map, scenario.fabric.gpus_per_server)
+        self._owners: dict[int, Live] = {}
+
+    def flows(self, live: Live, size: int) -> list[Flow]:
+        """The flows of `size` bytes of one copy of a request's KV, as NICs carry them."""
+        assert live.source is not None and live.target is not None
+        return self.by_nic(live, handoff(self._scenario.serving.shape, live.source.gpus, live.target.gpus, size))
+
+    def by_nic(self, live: Live, flows: Iterable[Flow]) -> list[Flow]:
+        """Flows between GPUs as NICs carry them."""
+        number = live.request.request_id
+        return [part for flow in flows for part in carried(self._scenario, self._nics, flow, number)]
+
+    def send(self, live: Live, flows: list[Flow], t_s: float, kind: str = "kv") -> None:
+        """Start them at once."""
+        for flow in flows:
+            number = live.request.request_id * IDS_PER_REQUEST + live.transfers
+            live.transfers += 1
+            live.open_transfers[number] = flow
+            self._owners[number] = live
+            live.bytes_sent += flow.bytes
+            if not self._on_fabric(live, flow):
+                seconds = flow.bytes * 8 / (self._scenario.serving.nvlink_gbps * 1e9)
+                self._out.timer(t_s + seconds, TimerKind.LOCAL_DONE, number)
+                continue
+            self._out.add(
+                StartTransfer(number, live.request.request_id, flow.src, flow.dst, flow.bytes, live.attempt, kind)
+            )
+            if self._load is not None:
+                self._load.add(flow.src, flow.dst, flow.bytes)
+
+    def owner(self, transfer_id: int) -> Live:
+        """Whose it is, open or not. Raises ValueError for one that was never started."""
+        if transfer_id not in self._owners:
+            raise ValueError(f"no such transfer: {transfer_id}")
+        return self._owners[transfer_id]
+
+    def arrived(self, transfer_id: int, t_s: float) -> Live | None:
+        """A last byte is there. The request, or None when the transfer was cancelled. Raises ValueError."""
+        live = self.owner(transfer_id)
+        flow = live.open_transfers.pop(transfer_id, None)
+        if flow is None:
+            return None
+        self._unload(live, flow)
+        live.last_byte_s = max(live.last_byte_s, t_s)
+        return live
+
+    def cancel(self, live: Live) -> list[Flow]:
+        """Stop what is on its way. All of it counts as wasted, since nobody knows how far it got; returned as flows."""
+        flows = []
+        for number, flow in sorted(live.open_transfers.items()):
+            self._out.add(CancelTransfer(number))
+            self._unload(live, flow)
+            live.bytes_wasted += flow.bytes
+            flows.append(flow)
+        live.open_transfers.clear()
+        return flows
+
+    def _on_fabric(self, live: Live, flow: Flow) -> bool:
+        there, here = (server_of(self._scenario, gpu)[0] for gpu in (flow.src, flow.dst))
+        return not live.local and here != there
+
+    def _unload(self, live: Live, flow: Flow) -> None:
+        if self._load is not None and self._on_fabric(live, flow):
+            self._load.add(flow.src, flow.dst, -flow.bytes)
