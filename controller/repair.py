@@ -11,11 +11,15 @@ for the pairs concerned, recovery takes them away again:
 
 Order of updates. Let D be the distance to a destination in the network *after* the change. The update of a switch for
 that destination goes out in phase D, and a phase starts when all barriers of the one before have been answered
-("downstream first"). Whatever part of a phase has been applied: a packet at an updated switch is on its new path, whose
-further switches have all been updated, so it arrives; one at a switch not yet updated follows its old path until it
-meets an updated switch. So nothing loops, and no pair that did not use what failed is lost on the way. Groups are made
-before all rules and removed after them. `tests/test_controller_repair.py` walks every pair through every state that the
-barriers allow.
+("downstream first"); what goes away at that distance follows in phases of its own, lower priorities first, so that a
+packet never falls through to a rule that neither state would give it. Whatever part of a phase has been applied: a
+packet at an updated switch is on its new path, whose further switches have all been updated, so it arrives; one at a
+switch not yet updated follows its old path until it meets an updated switch. A switch that has no way to the
+destination in the new state, because only a detour led over it, keeps its rules until all others have been updated:
+until then packets may still come its way. Then those rules go, farthest first by the old distance, so that none is left
+that sends to a switch that has already forgotten. So nothing loops, and no flow that has a working path before and
+after is lost on the way. Groups are made before all rules and removed after them. `tests/test_controller_repair.py`
+walks every pair through every state that the barriers allow.
 """
 
 from __future__ import annotations
@@ -49,10 +53,11 @@ from topologies.paths import (
     destination_member,
     five_tuple,
     flow_path,
+    next_hop_port,
     reversed_flow,
 )
 from topologies.routes import NONE, Failures
-from topologies.tables import Tables
+from topologies.tables import Mask, Tables
 
 
 @dataclass(frozen=True)
@@ -65,7 +70,10 @@ class OverlayRule:
 
 @dataclass(frozen=True)
 class Overlay:
-    """What a set of failures adds to each switch, and how far each switch then is from each destination."""
+    """What a set of failures adds to each switch, and how far each switch then is from each destination.
+
+    `distance` holds the pairs (switch, destination) for which the switch then has rules that lead there.
+    """
 
     failures: Failures
     rules: Mapping[str, tuple[OverlayRule, ...]]
@@ -116,7 +124,7 @@ class Repairer:
     @cached_property
     def nothing(self) -> Overlay:
         """No failure."""
-        return Overlay(NONE, {}, {}, self._distances(self._whole))
+        return Overlay(NONE, {}, {}, _Distances(self._whole, self._whole.used))
 
     @cached_property
     def _flows_on(self) -> Mapping[str, tuple[tuple[End, End, FiveTuple], ...]]:
@@ -148,9 +156,8 @@ class Repairer:
         if not failures:
             return self.nothing
         tables = Tables(self.fabric, failures, detour=self.detour)
-        used = tables.used
-        if self.detour:
-            used = used | tables.spread(fallback_starts(self.fabric, tables, failures))
+        fallback = fallback_starts(self.fabric, tables, failures, detour=self.detour)
+        used = tables.used | tables.spread(fallback)
         rules: defaultdict[str, list[OverlayRule]] = defaultdict(list)
         groups: defaultdict[str, list[SelectGroup]] = defaultdict(list)
         for s, switch in enumerate(tables.names):
@@ -171,13 +178,13 @@ class Repairer:
                     rules[switch].append(OverlayRule(rule, there))
                     if group is not None:
                         groups[switch].append(group)
-        for switch, rule, there in self._planned_rules(failures, tables):
+        for switch, rule, there in self._planned_rules(failures, tables, used):
             rules[switch].append(OverlayRule(rule, there))
         return Overlay(
             failures,
             {name: tuple(found) for name, found in rules.items() if found},
             {name: tuple(found) for name, found in groups.items() if found},
-            self._distances(tables),
+            _Distances(tables, used),
         )
 
     def _addresses(
@@ -204,9 +211,11 @@ class Repairer:
         action: Action = Group(group.group_id) if group else Output(left[0])
         return Rule("repair", PRIORITY_REPAIR_PREFIX, match, (action,)), group
 
-    def _planned_rules(self, failures: Failures, tables: Tables) -> Iterator[tuple[str, Rule, str]]:
+    def _planned_rules(self, failures: Failures, tables: Tables, used: Mask) -> Iterator[tuple[str, Rule, str]]:
         """Exact rules for the planned flows that crossed what failed: at each hop of the new path where the rules that
-        are there would choose otherwise."""
+        are there would choose otherwise. Also at the hops of the old path that still know another way: there the exact
+        rule of the whole fabric would send what is on its way, or what goes to a dead port, into a loop with a detour.
+        """
         down = {
             link.id
             for link in self.fabric.links
@@ -215,57 +224,69 @@ class Repairer:
         moved = dict.fromkeys(flow for link in sorted(down) for flow in self._flows_on.get(link, ()))
         for src, dst, flow in moved:
             there = self.fabric.attachment[dst.node, dst.port].node
-            try:
-                new = flow_path(self.fabric, src, dst, flow, self.seed, failures=failures, detour=self.detour)
-            except FabricError:
-                continue  # cut off: the sender is told
             old = {end.node: end.port for end in flow_path(self.fabric, src, dst, flow, self.seed).egress[1:-1]}
-            for end in new.egress[1:-1]:
-                planned = old.get(end.node) if (end.node, old.get(end.node)) in self._hashed else None
-                if planned == end.port:
+            try:
+                path = flow_path(self.fabric, src, dst, flow, self.seed, failures=failures, detour=self.detour)
+                new = {end.node: end.port for end in path.egress[1:-1]}
+            except FabricError:  # cut off: the sender is told
+                new = {}
+            for node, port in old.items():
+                here, to = tables.index[node], tables.index[there]
+                if node not in new and used[here, to] and port not in tables.ports(here, to):
+                    new[node] = next_hop_port(
+                        self.fabric, node, there, flow, self.seed, failures=failures, detour=self.detour
+                    )
+            for node, port in new.items():
+                planned = old.get(node) if (node, old.get(node)) in self._hashed else None
+                if planned == port:
                     continue
-                if planned is None and len(tables.ports(tables.index[end.node], tables.index[there])) == 1:
+                if planned is None and len(tables.ports(tables.index[node], tables.index[there])) == 1:
                     continue
-                yield end.node, Rule("repair", PRIORITY_REPAIR_PLANNED, exact_match(flow), (Output(end.port),)), there
-
-    def _distances(self, tables: Tables) -> Mapping[tuple[str, str], int]:
-        return _Distances(tables)
+                yield node, Rule("repair", PRIORITY_REPAIR_PLANNED, exact_match(flow), (Output(port),)), there
 
     def update(self, old: Overlay, new: Overlay) -> tuple[Phase, ...]:
-        """Phases that lead from one overlay to another: groups, then rules by distance to their destination in the new
-        state, then the groups that are no longer used."""
-        phases: defaultdict[int, list[Change]] = defaultdict(list)
+        """Phases that lead from one overlay to another: groups; then rules by distance to their destination in the new
+        state, first those that come, then those that go; then the rules of switches that only the old state needs,
+        farthest first by the old distance; then the groups that are no longer used."""
+        phases: defaultdict[tuple[int, int], list[Change]] = defaultdict(list)
         last = 1 << 20
         for switch in sorted({*old.rules, *new.rules, *old.groups, *new.groups}):
             was = {_key(one.rule): one for one in old.rules.get(switch, ())}
             wanted = {_key(one.rule): one for one in new.rules.get(switch, ())}
             for key, one in wanted.items():
                 if key not in was or was[key].rule != one.rule:
-                    phases[1 + new.distance[switch, one.destination]].append(Change(switch, "add", one.rule))
+                    phases[1 + new.distance[switch, one.destination], 0].append(Change(switch, "add", one.rule))
             for key, one in was.items():
-                if key not in wanted:
-                    phases[1 + new.distance[switch, one.destination]].append(Change(switch, "delete", one.rule))
+                if key in wanted:
+                    continue
+                pair = switch, one.destination
+                number = 1 + new.distance[pair] if pair in new.distance else last - 1 - old.distance[pair]
+                phases[number, one.rule.priority].append(Change(switch, "delete", one.rule))
             before, after = set(old.groups.get(switch, ())), set(new.groups.get(switch, ()))
-            phases[0] += [Change(switch, "add group", group) for group in sorted(after - before, key=_group_id)]
-            phases[last] += [Change(switch, "delete group", group) for group in sorted(before - after, key=_group_id)]
+            come, gone = (sorted(some, key=_group_id) for some in (after - before, before - after))
+            phases[0, 0] += [Change(switch, "add group", group) for group in come]
+            phases[last, 0] += [Change(switch, "delete group", group) for group in gone]
         return tuple(tuple(phases[number]) for number in sorted(phases) if phases[number])
 
 
 class _Distances(Mapping[tuple[str, str], int]):
-    """(switch, destination) -> cables between them; 0 where they are not joined, so that what must go, goes first."""
+    """(switch, destination) -> cables between them, for the pairs of which the switch knows the way."""
 
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
+    def __init__(self, tables: Tables, used: Mask) -> None:
+        self._tables, self._used = tables, used
 
     def __getitem__(self, pair: tuple[str, str]) -> int:
-        index = self._tables.index
-        return max(0, int(self._tables.distance[index[pair[0]], index[pair[1]]]))
+        here, there = (self._tables.index[name] for name in pair)
+        if not self._used[here, there]:
+            raise KeyError(pair)
+        return int(self._tables.distance[here, there])
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return ((a, b) for a in self._tables.names for b in self._tables.names)
+        names = self._tables.names
+        return ((names[a], names[b]) for a, b in self._used.nonzero())
 
     def __len__(self) -> int:
-        return len(self._tables.names) ** 2
+        return int(self._used.sum())
 
 
 def overlay_group_id(there: str, ports: tuple[int, ...]) -> int:
@@ -279,4 +300,3 @@ def _key(rule: Rule) -> tuple[int, Match]:
 
 def _group_id(group: SelectGroup) -> int:
     return group.group_id
-

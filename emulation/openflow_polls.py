@@ -184,9 +184,7 @@ class Tables:
             found |= {f"{side}_gpu": end.node if end else None, f"{side}_port": end.port if end else None}
         return found
 
-    def _group_rows(
-        self, reply: Reply, outputs: dict[tuple[int, int], tuple[int, ...]]
-    ) -> Iterator[dict[str, object]]:
+    def _group_rows(self, reply: Reply, outputs: dict[tuple[int, int], tuple[int, ...]]) -> Iterator[dict[str, object]]:
         common = self._time(reply)
         for entry in group_entries(reply.body):
             ports = outputs.get((reply.dpid, entry.group_id), ())

@@ -1,6 +1,6 @@
 """Runs inside a sandbox: cables and switches fail and come back, and port counters prove where TCP goes meanwhile.
 
-    python tests/emulated_repair.py FABRIC SDN
+python tests/emulated_repair.py FABRIC SDN
 """
 
 from __future__ import annotations

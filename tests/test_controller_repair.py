@@ -15,8 +15,9 @@ from controller.ruleset import MASK_HOST, Rule, RuleSet, SelectGroup
 from scenario.fabric_spec import fabric_from_text
 from topologies.addresses import ip_to_int
 from topologies.fabric import End, Fabric
-from topologies.paths import FiveTuple, Path, five_tuple, flow_path, path, queue_pairs, reversed_flow, walk_all_pairs
+from topologies.paths import FiveTuple, Path, QueuePair, five_tuple, path, queue_pairs, reversed_flow, walk_all_pairs
 from topologies.routes import NONE, Failures
+from topologies.routing import Routing
 
 SEED = 5
 TEXTS = (
@@ -98,6 +99,14 @@ def works(fabric: Fabric, way: Path, failures: Failures) -> bool:
     return not (set(way.links) & failures.links or set(way.switches) & failures.switches)
 
 
+def arrives(plane: Plane, flow: tuple[End, End, FiveTuple], failures: Failures) -> bool:
+    """Whether the rules that are there bring a flow to its end, over nothing that has failed."""
+    try:
+        return works(plane.fabric, plane.walk(flow[0], flow[2]), failures)
+    except Dropped:
+        return False
+
+
 def walk_through(
     fabric: Fabric,
     plane: Plane,
@@ -105,8 +114,13 @@ def walk_through(
     flows: Sequence[tuple[End, End, FiveTuple]],
     failures: Failures,
 ) -> None:
-    """Apply an update; in every state that barriers allow nothing loops, and what worked before and after works."""
-    safe = {f for f in flows if works(fabric, flow_path(fabric, *f, SEED), failures)}
+    """Apply an update while `failures` hold; in every state that barriers allow nothing loops, and what worked before
+    and works afterwards, by whatever path, works."""
+    before = {f for f in flows if arrives(plane, f, failures)}
+    undo = [plane.apply(change) for phase in phases for change in phase]
+    safe = {f for f in before if arrives(plane, f, failures)}
+    for change in reversed(undo):
+        plane.apply(change)
     for phase in phases:
         touched = [f for f in flows if any(isinstance(c.item, Rule) and concerns(c.item, f[2]) for c in phase)]
         for flow in touched:
@@ -159,7 +173,7 @@ def test_every_single_failure_and_its_recovery(text: str) -> None:
         overlay = repairer.overlay(failures)
         walk_through(fabric, plane, repairer.update(repairer.nothing, overlay), flows, failures)
         installed(plane, failures)
-        walk_through(fabric, plane, repairer.update(overlay, repairer.nothing), flows, failures)
+        walk_through(fabric, plane, repairer.update(overlay, repairer.nothing), flows, NONE)
         assert plane.rules == Plane(fabric, base).rules and plane.groups == Plane(fabric, base).groups
 
 
@@ -176,8 +190,7 @@ def test_failures_that_come_and_go_in_any_order(text: str) -> None:
     for _ in range(8):
         down ^= {rng.choice(elements(fabric))}
         new = repairer.overlay(Failures.of(fabric, down))
-        both = Failures(new.failures.links | overlay.failures.links, new.failures.switches | overlay.failures.switches)
-        walk_through(fabric, plane, repairer.update(overlay, new), flows, both)
+        walk_through(fabric, plane, repairer.update(overlay, new), flows, new.failures)
         installed(plane, new.failures)
         overlay = new
 
@@ -201,8 +214,100 @@ def test_detours(text: str) -> None:
             for qp in lanes:
                 way = plane.walk(qp.src, five_tuple(fabric, qp))
                 assert way == path(fabric, qp, SEED, failures=failures, detour=True) and works(fabric, way, failures)
-        walk_through(fabric, plane, repairer.update(overlay, repairer.nothing), flows, failures)
+        walk_through(fabric, plane, repairer.update(overlay, repairer.nothing), flows, NONE)
         assert plane.rules == Plane(fabric, base).rules
+
+
+#: Fabric, policy: all that have more than one port a GPU, and trees for their hashed paths.
+SEARCHED = [
+    ("zcube:gpus=16,asic_ports=4", "unique"),
+    ("zcube:gpus=16,asic_ports=4", "shortest"),
+    ("zcube:gpus=16,asic_ports=8,gpus_per_switch=8", "shortest"),
+    ("zcube:gpus=16,asic_ports=8,gpus_per_switch=8,bundle=hashed", "spray"),
+    ("zcube_recursive:gpus=16,asic_ports=4", "shortest"),
+    ("zcube_recursive:gpus=8,levels=3,gpus_per_server=2,asic_ports=4", "ecmp"),
+    ("zcube_recursive:gpus=8,levels=3,partial=true,gpus_per_server=2,asic_ports=4", "ecmp"),
+    ("hpn:gpus=16,asic_ports=4", "shortest"),
+    ("roft:gpus=8,asic_ports=4,gpus_per_server=2", "spray"),
+    ("rail_only:gpus=16,gpus_per_server=4,asic_ports=4", "ecmp"),
+]
+
+
+def failures_to_try(fabric: Fabric, count: int) -> Iterator[Failures]:
+    """Sets of one to six elements; half of them around two GPUs, where they cut off whole port pairs."""
+    rng = random.Random(7)
+    everything = [s.name for s in fabric.switches] + [link.id for link in fabric.links]
+    for number in range(count):
+        near = rng.sample(fabric.gpus, 2)
+        around = [fabric.link_at[g.name, p.number].id for g in near for p in g.ports]
+        around += [fabric.attachment[g.name, p.number].node for g in near for p in g.ports]
+        pool = around if number % 2 else everything
+        yield Failures.of(fabric, rng.sample(pool, min(len(pool), rng.randint(1, 6))))
+
+
+@pytest.mark.parametrize("detour", [False, True])
+@pytest.mark.parametrize(("text", "policy"), SEARCHED)
+def test_every_queue_pair_that_is_left_has_rules_both_ways(text: str, policy: str, detour: bool) -> None:
+    fabric = fabric_from_text(text)
+    routing = Routing(policy, seed=SEED, detour=detour)
+    gpus = list(itertools.permutations([gpu.name for gpu in fabric.gpus], 2))
+    planned = [qp for pair in gpus for qp in routing.queue_pairs(fabric, *pair)]
+    base = rules(fabric, seed=SEED, planned=planned)
+    repairer = Repairer(fabric, seed=SEED, planned=planned, detour=detour)
+    for failures in failures_to_try(fabric, 16):
+        plane = Plane(fabric, base)
+        for phase in repairer.update(repairer.nothing, repairer.overlay(failures)):
+            for change in phase:
+                plane.apply(change)
+        crosswise = Routing(seed=SEED, detour=detour)
+        for pair in gpus:
+            found = routing.queue_pairs(fabric, *pair, failures)
+            assert found or not crosswise.queue_pairs(fabric, *pair, failures), f"{pair} stranded by {failures}"
+            for qp in found:
+                data = five_tuple(fabric, qp)
+                there, back = plane.walk(qp.src, data), plane.walk(qp.dst, reversed_flow(data))
+                assert works(fabric, there, failures) and works(fabric, back, failures)
+                if qp in planned:
+                    assert there == path(fabric, qp, SEED, failures=failures, detour=detour)
+
+
+def test_shortest_turns_to_the_crosswise_ports_when_its_own_are_cut() -> None:
+    fabric = fabric_from_text("zcube:gpus=16,asic_ports=4")
+    failures = Failures.of(fabric, ["gpu16-eth1--odd7-eth4"])  # gpu4 and gpu16 share odd7
+    for detour in (False, True):
+        (left,) = Routing("shortest", detour=detour).queue_pairs(fabric, "gpu4", "gpu16", failures)
+        assert (left.src.port, left.dst.port) == (1, 2)
+
+
+@pytest.mark.parametrize("text", sorted({text for text, policy in SEARCHED if policy != "spray"}))
+def test_updates_between_detours_lose_no_flow_that_has_a_path_before_and_after(text: str) -> None:
+    """Flows between all ports, as a pair whose own ports are cut may use any."""
+    fabric = fabric_from_text(text)
+    planned = list(walk_all_pairs(fabric))
+    base = rules(fabric, seed=SEED, planned=planned)
+    repairer = Repairer(fabric, seed=SEED, planned=planned, detour=True)
+    flows = flows_of(fabric)
+    flows += [
+        (src, dst, five_tuple(fabric, QueuePair(src, dst, 1)))
+        for src, dst in itertools.permutations([End(*plug) for plug in fabric.attachment], 2)
+        if src.node != dst.node
+    ]
+    plane, overlay = Plane(fabric, base), repairer.nothing
+    for failures in [*failures_to_try(fabric, 8), NONE]:
+        new = repairer.overlay(failures)
+        walk_through(fabric, plane, repairer.update(overlay, new), flows, failures)
+        overlay = new
+    assert plane.rules == Plane(fabric, base).rules and plane.groups == Plane(fabric, base).groups
+
+
+def test_recovery_keeps_a_detour_until_the_way_before_it_has_changed() -> None:
+    fabric = fabric_from_text("zcube_recursive:gpus=8,levels=3,partial=true,gpus_per_server=2,asic_ports=4")
+    base = rules(fabric, seed=SEED, planned=walk_all_pairs(fabric))
+    repairer = Repairer(fabric, seed=SEED, planned=walk_all_pairs(fabric), detour=True)
+    failures = Failures.of(fabric, ["odd1-eth5--top1-eth1", "odd5-eth5--top1-eth3", "odd5-eth6--top1-eth4"])
+    plane, overlay = Plane(fabric, base), repairer.overlay(failures)
+    walk_through(fabric, plane, repairer.update(repairer.nothing, overlay), flows_of(fabric), failures)
+    walk_through(fabric, plane, repairer.update(overlay, repairer.nothing), flows_of(fabric), NONE)
 
 
 def overlay_of(text: str, *names: str) -> tuple[Fabric, Repairer, Overlay]:

@@ -56,10 +56,9 @@ def dependencies(fabric: Fabric, policy: str, failures: Failures = NONE) -> Depe
         ends = np.zeros(len(tables.names), dtype=np.bool_)
         ends[np.unique(tables.attachment)] = True
         used = tables.spread(ends[:, None] & ends[None, :])
-    elif policy == "detour":
-        used = tables.used | tables.spread(fallback_starts(fabric, tables, failures))
     else:
-        used = tables.used
+        fallback = fallback_starts(fabric, tables, failures, detour=policy == "detour")
+        used = tables.used | tables.spread(fallback)
     reached = tables.distance[used]
     return Dependencies(
         policy=policy,

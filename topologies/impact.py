@@ -136,18 +136,19 @@ def pair_rows(fabric: Fabric, every: int = 1) -> Iterator[tuple[NDArray[np.int64
         yield rows, source, inside
 
 
-def fallback_starts(fabric: Fabric, tables: Tables, failures: Failures) -> Mask:
-    """[from, to] switches of the pairs that turn to another port pair, with detours, because all their own are cut."""
+def fallback_starts(fabric: Fabric, tables: Tables, failures: Failures, *, detour: bool) -> Mask:
+    """[from, to] switches of the pairs that turn to another port pair because all their own are cut, and of the
+    acknowledgements that come back."""
     found = np.zeros_like(tables.reach)
     lanes = len(port_pairs(fabric))
-    for first, left, inside in lane_rows(fabric, failures, detour=True):
+    for first, left, inside in lane_rows(fabric, failures, detour=detour):
         for row, column in np.argwhere(left[:, :, lanes] & ~inside):
             if first + row == column:
                 continue
             src, dst = fabric.gpus[first + row].name, fabric.gpus[column].name
-            for qp in queue_pairs(fabric, src, dst, failures=failures, detour=True):
-                here, there = (fabric.attachment[end.node, end.port].node for end in (qp.src, qp.dst))
-                found[tables.index[here], tables.index[there]] = True
+            for qp in queue_pairs(fabric, src, dst, failures=failures, detour=detour):
+                here, there = (tables.index[fabric.attachment[end.node, end.port].node] for end in (qp.src, qp.dst))
+                found[here, there] = found[there, here] = True
     return found
 
 

@@ -164,6 +164,8 @@ def queue_pairs(
 ) -> tuple[QueuePair, ...]:
     """Every queue pair of a GPU pair, port pair by port pair; with failures those that still have a path.
 
+    Where none of the policy's port pairs has one, the kind's own (`port_pairs`) are used, whose rules are always there;
+    where these are cut as well, the first of `fallback_port_pairs`, for which a repair makes rules.
     Empty for two GPUs of one server on Rail-only (NVLink) and for a pair that is cut off. Raises FabricError for a
     policy that the fabric does not have.
     """
@@ -178,15 +180,15 @@ def queue_pairs(
         def joined(pair: tuple[int, int]) -> bool:
             return has_path(fabric, routes, End(source.name, pair[0]), End(dst_gpu, pair[1]))
 
-        left = tuple(filter(joined, chosen))
+        left = tuple(filter(joined, chosen)) or tuple(filter(joined, port_pairs(fabric)))
         chosen = left or tuple(filter(joined, fallback_port_pairs(fabric, source.name, dst_gpu, detour=detour)))[:1]
     return tuple(QueuePair(End(source.name, a), End(dst_gpu, b), q) for a, b in chosen for q in range(per_port_pair))
 
 
 def fallback_port_pairs(fabric: Fabric, src_gpu: str, dst_gpu: str, *, detour: bool) -> tuple[tuple[int, int], ...]:
-    """Port pairs that a GPU pair may turn to when all its own are cut, in order: those over no more switches than
-    the policy's longest path; with `detour` all. (Two GPUs below one failed odd switch of ZCube have only their even
-    ports: one switch where they share it, else three.)"""
+    """Port pairs that a GPU pair may turn to when all of `port_pairs` are cut too, in order: those over no more
+    switches than the longest path of these; with `detour` all. (Two GPUs below one failed odd switch of ZCube have only
+    their even ports: one switch where they share it, else three.)"""
     own, ports = port_pairs(fabric), range(1, len(fabric.gpus[0].ports) + 1)
     routes, longest = routes_of(fabric), longest_distance(fabric)
 
