@@ -28,9 +28,7 @@ PRIORITY_FALLBACK = 100
 COOKIE_OWNER = 0x5A43 << 48
 COOKIE_OWNER_MASK = 0xFFFF << 48
 #: Last byte of a cookie: why the rule is there.
-COOKIE_KIND = MappingProxyType(
-    {"host": 1, "planned": 2, "prefix": 3, "fallback": 4, "drop": 5, "repair": 6, "lldp": 7}
-)
+COOKIE_KIND = MappingProxyType({"host": 1, "planned": 2, "prefix": 3, "fallback": 4, "drop": 5, "repair": 6, "lldp": 7})
 
 MASK_HOST = "255.255.255.255"
 MASK_24 = "255.255.255.0"

@@ -107,9 +107,7 @@ class Run:
         self.engine = Engine(scenario, self.source)
         self.demand: Demand = demand(scenario, self.fabric, self.source)
         self.pairs = planned_pairs(scenario)
-        self.queue_pairs = [
-            qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)
-        ]
+        self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
         self.events = EventLog(folder / "events.jsonl")
         self.logs: list[IO[bytes]] = []
@@ -259,7 +257,7 @@ class Run:
             net, self.scenario.faults, controller.status_path, self.events.write, start_ns, self.scale.dilation
         )
         self.keeper = ControllerKeeper(
-            controller, net.switches, self.polls, self.events.write, lambda text: say(phase=text)
+            controller, net.switches, self.polls, self.events.write, lambda text: say(note=text)
         )
 
         def progress(now: ServingLoop) -> None:
@@ -307,9 +305,7 @@ class Run:
             self.polls.log.unlink()
         # The replay may take seconds, which somebody who pressed Ctrl-C does not wait for.
         reference = (
-            {}
-            if self.stop_asked
-            else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
+            {} if self.stop_asked else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
         )
         write_table(
             self.folder / "transfers.parquet",

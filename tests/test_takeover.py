@@ -35,7 +35,7 @@ class Process:
     def status(self) -> dict[str, object]:
         if self.state != "confirmed":
             return {"state": self.state, "switches": {}, "errors": ["odd1 refused"]}
-        switches = {"odd1": {"rules_kept": 16, "rules_added": 0}, "even2": {"rules_kept": 15, "rules_added": 1}}
+        switches = {"odd1": {"rules_kept": 16, "rules_sent": 0}, "even2": {"rules_kept": 15, "rules_sent": 1}}
         return {"state": self.state, "switches": switches, "errors": []}
 
 
@@ -56,7 +56,7 @@ def test_a_controller_that_ends_is_replaced_and_the_takeover_is_told() -> None:
     try:
         assert [event["event"] for event in events] == ["controller ended", "controller took over"]
         assert events[0]["exit_status"] == 7
-        assert (events[1]["rules_kept"], events[1]["rules_added"]) == (31, 1)
+        assert (events[1]["rules_kept"], events[1]["rules_sent"]) == (31, 1)
         assert len(kept.restarts) == 1 and len(said) == 2 and not kept.quiet
         kept.step()
         assert len(events) == 2
