@@ -22,7 +22,7 @@ NAME = "controller.sock"
 
 
 def serve(path: Path, status_path: Path) -> None:
-    """Listen on `path` (mode 0600) from a thread of its own, and answer with this process's state in the status file."""
+    """Listen on `path` (mode 0600) from a thread, and answer with this process's state in the status file."""
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -37,8 +37,8 @@ def serve(path: Path, status_path: Path) -> None:
 
 
 def ask(path: Path, timeout_s: float = 3.0) -> dict[str, Any]:
-    """What the controller at `path` says, with `host_pid`: its process as the caller sees it (`pid` is its number in the
-    run's namespace). Raises OSError when none answers, ValueError when the answer is cut short."""
+    """What the controller at `path` says, with `host_pid`: its process as the caller sees it (`pid` is its number in
+    the run's namespace). Raises OSError when none answers, ValueError when the answer is cut short."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout_s)
         with _short(path) as address:

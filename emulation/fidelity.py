@@ -127,8 +127,7 @@ def _losses(m: Measured) -> Check:
         return Check(
             "packets_lost", float(explained + unexplained), "packets", "0 in sockets", lost.socket_drops == 0,
             f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by switch sockets; TCP sent"
-            f" {_many(unexplained, 'more packet')} again, which is expected: {_many(m.fault_events, 'fault event')} took"
-            " packets along",
+            f" {_many(unexplained, 'more packet')} again, as expected: {_many(m.fault_events, 'fault event')}",
         )  # fmt: skip
     return Check(
         "packets_lost", float(explained + unexplained), "packets", "0 unexplained, 0 in sockets",

@@ -54,8 +54,8 @@ def _what_there_is(fabric: Fabric, name: str) -> str:
     meant = f"; did you mean {' or '.join(near)}?" if near else ""
     between = next((link.id for link in fabric.links if link.tier != "access"), cables[0])
     return (
-        f"this {fabric.kind} has no switch or cable of that name{meant or '.'} Switches are {switches[0]} to {switches[-1]},"
-        f" cables such as {between}"
+        f"this {fabric.kind} has no switch or cable of that name{meant or '.'} Switches are {switches[0]} to"
+        f" {switches[-1]}, cables such as {between}"
     )
 
 
