@@ -135,7 +135,10 @@ class Tables:
 
     def flows(self) -> pd.DataFrame:
         """of_flows."""
-        return self._with_rates(pd.DataFrame(self._rows[FLOW]), ["node", "priority", "match"])
+        frame = pd.DataFrame(self._rows[FLOW])
+        if not frame.empty:
+            frame["group_id"] = frame["group_id"].astype("Int64")  # null where a rule leads to a port
+        return self._with_rates(frame, ["node", "priority", "match"])
 
     def groups(self) -> pd.DataFrame:
         """of_groups."""
@@ -175,6 +178,7 @@ class Tables:
                 "kind": entry.kind,
                 "priority": entry.priority,
                 **described,
+                "group_id": entry.group_id,
                 "duration_s": entry.duration_s,
                 "bytes_raw": entry.bytes,
                 "packets": entry.packets,

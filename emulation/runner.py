@@ -338,7 +338,7 @@ class Run:
             timer_lags_s=loop.timer_lags_s,
             report_lags_s=loop.report_lags_s,
             cpu_share=cpu_share,
-            fault_events=len(self.scenario.faults.events),
+            fault_events=len(self.scenario.faults.events) - len(self.faults_not_reached),
             controller_restarts=self.keeper.restarts,
         )
         verdict = fidelity.judge(measured)
