@@ -88,11 +88,12 @@ class Failover:
         )
         found.append(f"{repairs}; {cut}.")
         text = f"{_many(self.handoffs, 'handoff')}, {self.in_flight} on their way at a failure, {self.lost} lost."
-        for which, some in (("used what failed and", self.used), ("did not and", self.others)):
-            if some.handoffs:
-                text += f" Of these {some.handoffs} {which} took {some.text}."
-            else:
-                text += f" Of these none {which.removesuffix(' and')}." if self.in_flight else ""
+        told = [
+            f"{some.handoffs or 'none'} {which}" + (f" and took {some.text}" if some.handoffs else "")
+            for which, some in (("used what failed", self.used), ("did not", self.others))
+        ]
+        if self.in_flight:
+            text += f" Of those on their way {told[0]}; {told[1]}."
         found += [text + (" Queues are included." if self.in_flight else ""), f"Packets: {self.lost_packets}."]
         found.append(BUSY_MACHINE)
         return tuple(found)
@@ -208,8 +209,9 @@ def _repair_text(event: Mapping[str, Any]) -> str:
     if not event["changes"]:
         return f"{what}: no rule to change"
     return (
-        f"{what}: {_many(int(event['changes']), 'rule change')} in {_many(int(event['phases']), 'phase')}; computed"
-        f" {event['computed_ms']:,.0f} ms after PORT_STATUS, last barrier {event['last_barrier_ms']:,.0f} ms after it"
+        f"{what}: {_many(int(event['changes']), 'rule change')} in {_many(int(event['phases']), 'phase')};"
+        f" after PORT_STATUS {event['computed_ms']:,.0f} ms to compute, {event['last_barrier_ms']:,.0f} ms to the last"
+        " barrier"
     )
 
 
