@@ -22,8 +22,8 @@ T0_S = 1000.0
 DILATION = 3.0
 
 
-def event(name: str, at_s: float, **more: object) -> dict[str, object]:
-    return {"event": name, "t_monotonic_s": T0_S + at_s * DILATION, **more}
+def event(name: str, t_s: float, /, **more: object) -> dict[str, object]:
+    return {"event": name, "t_monotonic_s": T0_S + t_s * DILATION, **more}
 
 
 @pytest.fixture
