@@ -120,7 +120,8 @@ def main() -> None:
             subprocess.run([sys.executable, "-m", "traffic.bench", str(path)], check=True)
             path.unlink()
     events, seconds = engine()
-    print(f"serving engine: {events:,} events, {events / seconds:,.0f} events/s of CPU time (goal {GOAL_EVENTS_PER_S:,})")
+    rate = f"{events / seconds:,.0f} events/s of CPU time (goal {GOAL_EVENTS_PER_S:,})"
+    print(f"serving engine: {events:,} events, {rate}")
 
 
 def engine() -> tuple[int, float]:

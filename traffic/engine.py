@@ -281,7 +281,7 @@ class Engine:
         live.step = Step.ALLOC
         if live.holds_decode:
             self._transfer_begins(live, here_s)
-        elif self._serving.transfer_mode == "whole" or live.attempt > 1:
+        elif not live.asks_decode:
             self._decode_of(live).ask(live)
 
     # Handoff
