@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pwd
 import time
 from pathlib import Path
@@ -16,14 +15,13 @@ _LISTED = 6
 
 def why_no_controller(folder: Path, socket: Path, error: Exception) -> tuple[str, str]:
     """(what is the matter, what to do) when asking at `socket` in `folder` failed with `error`."""
+    if isinstance(error, PermissionError):
+        owner = _owner(socket) or _owner(folder) or "root"
+        return f"its controller answers {owner} only", f"ask as {owner}: sudo zcube controller status {folder}"
     if not folder.exists():
         return "there is no such folder", "it is the --out of `zcube run`, or one arm's folder of a comparison"
     if not folder.is_dir():
         return "is not a folder", "give the run's folder"
-    if isinstance(error, PermissionError) or not os.access(folder, os.R_OK | os.X_OK):
-        owned = socket if os.access(folder, os.X_OK) and socket.exists() else folder
-        owner = _name_of(owned.stat().st_uid)
-        return f"its controller answers {owner} only", f"ask as {owner}: sudo zcube controller status {folder}"
     if (folder / "meta.json").exists():
         return (
             "this run has ended, and its controller with it",
@@ -67,8 +65,9 @@ def _last_event(folder: Path) -> str | None:
         return None
 
 
-def _name_of(uid: int) -> str:
+def _owner(path: Path) -> str | None:
+    """Whose it is; None where that cannot be seen."""
     try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)
+        return pwd.getpwuid(path.stat().st_uid).pw_name
+    except (OSError, KeyError):
+        return None
