@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from types import MappingProxyType
 
 SCHEMA_VERSION = 1
@@ -35,6 +36,13 @@ MASK_24 = "255.255.255.0"
 MASK_16 = "255.255.0.0"
 
 
+def masked_text(address: str, mask: str) -> str:
+    """198.18.2.0/24 for a prefix; a mask that is none (half of a prefix, by its lowest bits) is written out."""
+    bits = int(IPv4Address(mask))
+    ones = bits.bit_count()
+    return f"{address}/{ones}" if bits == (1 << 32) - (1 << 32 - ones) else f"{address}/{mask}"
+
+
 @dataclass(frozen=True)
 class Match:
     """IPv4 fields; None matches all. `tp_src` and `tp_dst` need an `ip_proto` of 6 (TCP) or 17 (UDP)."""
@@ -50,7 +58,7 @@ class Match:
         """Fields that are set; a host mask is left out."""
         fields: dict[str, object] = {"eth_type": 0x0800, "ipv4_dst": self.ipv4_dst}
         if self.ipv4_dst_mask != MASK_HOST:
-            fields["ipv4_dst"] = f"{self.ipv4_dst}/{self.ipv4_dst_mask}"
+            fields["ipv4_dst"] = masked_text(self.ipv4_dst, self.ipv4_dst_mask)
         rest = {
             "ipv4_src": self.ipv4_src,
             "ip_proto": self.ip_proto,

@@ -114,7 +114,7 @@ def main(sdn: str) -> dict[str, Any]:
     controller.close()
     return {
         "sdn": status["sdn"],
-        "rules_sent": sum(switch["rules_sent"] for switch in status["switches"].values()),  # type: ignore[attr-defined]
+        "rules_wanted": sum(switch["rules_wanted"] for switch in status["switches"].values()),  # type: ignore[attr-defined]
         "rules_reported": len(rules),
         "first": first,
         "account": account,
