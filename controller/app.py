@@ -211,7 +211,7 @@ class FabricApp(sdn.App):
         cookies: dict[RuleKey, int] = {(rule.priority, rule.match): self.ruleset.cookie(rule) for rule in rules}
         found = difference(rules, cookies, groups, answers.rules, answers.groups)
         for text in found.foreign:
-            LOG.warning("%s has a rule that is not ours: %s", name, text)
+            LOG.warning("%s has what is not ours: %s", name, text)
         self.present[name].audited(rules, groups, found)
         self._has(name)
         self.board.audited(name, kept=found.kept, sent=len(found.add_rules), foreign=list(found.foreign))

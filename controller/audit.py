@@ -2,18 +2,20 @@
 
 A switch that connects, for the first time or again, is asked for its rules and groups. Only the difference is sent: a
 controller that was restarted does not touch a rule that is right. Rules with a cookie of another owner are reported and
-left alone.
+left alone, and so are groups that our rules do not use; where one of them has the match and priority of a rule that is
+needed, or its group id, it is replaced, which is reported too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller.ruleset import (
     COOKIE_OWNER,
     COOKIE_OWNER_MASK,
+    FIRST_OVERLAY_GROUP,
     MASK_HOST,
     TABLE,
     Action,
@@ -26,6 +28,8 @@ from controller.ruleset import (
 )
 
 _ETH_TYPE_IP = 0x0800
+#: OFPGT_SELECT of OpenFlow 1.3.
+_SELECT = 1
 #: Fields of the matches that this application makes.
 _OUR_FIELDS = frozenset({"eth_type", "ip_proto", "ipv4_src", "ipv4_dst", "tcp_src", "tcp_dst", "udp_src", "udp_dst"})
 
@@ -47,8 +51,14 @@ class OtherMatch:
 
 #: What identifies a rule on a switch: priority and match.
 RuleKey = tuple[int, Match | OtherMatch]
-#: (cookie, actions): what a rule with that key does; None: something that this application never installs.
-Found = tuple[int, tuple[Action, ...] | None]
+
+
+class Found(NamedTuple):
+    """What a rule on a switch does; `actions` None: something that this application never installs. `groups` it uses."""
+
+    cookie: int
+    actions: tuple[Action, ...] | None
+    groups: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -75,7 +85,11 @@ def difference(
     found: Mapping[RuleKey, Found],
     found_groups: Mapping[int, tuple[int, ...] | None],
 ) -> Difference:
-    """Compare. `cookies` gives each wanted rule's cookie: one of another version is replaced, in place."""
+    """Compare. `cookies` gives each wanted rule's cookie: one of another version is replaced, in place.
+
+    `found_groups` are ids and ports (`group_of`). Only groups of ours are deleted: those that rules of ours use, and
+    those with an id of an overlay, unless a foreign rule uses them.
+    """
     target: dict[RuleKey, Rule] = {(rule.priority, rule.match): rule for rule in wanted}
     groups = {group.group_id: group for group in wanted_groups}
     add_groups = tuple(group for number, group in groups.items() if found_groups.get(number) != group.ports)
@@ -84,21 +98,31 @@ def difference(
     for key, rule in target.items():
         there = found.get(key)
         uses = {action.group_id for action in rule.actions if isinstance(action, Group)}
-        right = there is not None and there == (cookies[key], rule.actions)
+        right = there is not None and (there.cookie, there.actions) == (cookies[key], rule.actions)
         if right and not uses & changed:
             kept += 1
         else:
             add.append(rule)
-    ours = {key for key, (cookie, _) in found.items() if is_ours(cookie)}
-    foreign = tuple(sorted(_text(key, found[key]) for key in found if key not in ours and key not in target))
+    ours = {key for key, one in found.items() if is_ours(one.cookie)}
+    used_by_us = {number for key in ours for number in found[key].groups}
+    used_by_others = {number for key in found.keys() - ours for number in found[key].groups}
+    our_groups = {n for n in found_groups if n in used_by_us or n >= FIRST_OVERLAY_GROUP} - used_by_others
+    other_groups = found_groups.keys() - our_groups
     return Difference(
         add_groups=add_groups,
         add_rules=tuple(add),
         delete_rules=tuple(sorted(ours - set(target), key=repr)),
-        delete_groups=tuple(sorted(set(found_groups) - set(groups))),
+        delete_groups=tuple(sorted(our_groups - set(groups))),
         kept=kept,
-        foreign=foreign,
+        foreign=(
+            *sorted(_text(key, found[key]) + _fate(key in target) for key in found.keys() - ours),
+            *(f"group {n}{_fate(n in changed)}" for n in sorted(other_groups) if n in changed or n not in groups),
+        ),
     )
+
+
+def _fate(replaced: bool) -> str:
+    return ", replaced" if replaced else ""
 
 
 def is_ours(cookie: int) -> bool:
@@ -110,7 +134,7 @@ def rule_of(stat: Any) -> tuple[RuleKey, Found]:
     """One entry of a flow statistics reply (Ryu's or os-ken's OFPFlowStats)."""
     match = _match_of(int(stat.table_id), tuple(stat.match.items()))
     actions = _actions(stat.instructions) if isinstance(match, Match) else None
-    return (int(stat.priority), match), (int(stat.cookie), actions)
+    return (int(stat.priority), match), Found(int(stat.cookie), actions, _groups(stat.instructions))
 
 
 def _match_of(table: int, items: tuple[tuple[str, Any], ...]) -> Match | OtherMatch:
@@ -133,14 +157,20 @@ def _match_of(table: int, items: tuple[tuple[str, Any], ...]) -> Match | OtherMa
 
 
 def group_of(stat: Any) -> tuple[int, tuple[int, ...] | None]:
-    """One entry of a group description reply: id, and its ports if it is a select group of ours."""
+    """One entry of a group description reply: id, and its ports if it is as `SelectGroup` says: of type select, each
+    bucket of weight 1 with one output."""
     ports = []
     for bucket in stat.buckets:
         actions = [_action(action) for action in bucket.actions]
-        if len(actions) != 1 or not isinstance(actions[0], Output):
+        if bucket.weight != 1 or len(actions) != 1 or not isinstance(actions[0], Output):
             return int(stat.group_id), None
         ports.append(actions[0].port)
-    return int(stat.group_id), tuple(ports)
+    return int(stat.group_id), tuple(ports) if stat.type == _SELECT else None
+
+
+def _groups(instructions: Iterable[Any]) -> frozenset[int]:
+    actions = (action for instruction in instructions for action in getattr(instruction, "actions", ()))
+    return frozenset(int(a.group_id) for a in actions if type(a).__name__ == "OFPActionGroup")
 
 
 def _actions(instructions: Iterable[Any]) -> tuple[Action, ...] | None:
@@ -162,4 +192,4 @@ def _action(action: Any) -> Action | None:
 
 def _text(key: RuleKey, found: Found) -> str:
     priority, match = key
-    return f"priority {priority} {match.to_json()} cookie {found[0]:#x}"
+    return f"priority {priority} {match.to_json()} cookie {found.cookie:#x}"

@@ -33,6 +33,7 @@ from typing import Literal
 
 from controller.rules import by_destination, exact_match, hashed_ports, hosts_by_switch, prefix_of
 from controller.ruleset import (
+    FIRST_OVERLAY_GROUP,
     MASK_24,
     PRIORITY_REPAIR_ADDRESS,
     PRIORITY_REPAIR_PLANNED,
@@ -291,7 +292,7 @@ class _Distances(Mapping[tuple[str, str], int]):
 
 def overlay_group_id(there: str, ports: tuple[int, ...]) -> int:
     """Group id of an overlay: a function of what it is for, above the ids of the whole fabric's groups."""
-    return 1 << 30 | zlib.crc32(f"{there} {ports}".encode()) & (1 << 30) - 1
+    return FIRST_OVERLAY_GROUP | zlib.crc32(f"{there} {ports}".encode()) & FIRST_OVERLAY_GROUP - 1
 
 
 def _key(rule: Rule) -> tuple[int, Match]:

@@ -25,6 +25,9 @@ PRIORITY_REPAIR_PREFIX = 250
 PRIORITY_PREFIX = 200
 PRIORITY_FALLBACK = 100
 
+#: Ids of groups that repairs make are from here up to 2^31; those of the whole fabric count from 1 on each switch.
+FIRST_OVERLAY_GROUP = 1 << 30
+
 #: First 16 bits of our cookies ("ZC"): what is ours is found, counted and deleted without the rest.
 COOKIE_OWNER = 0x5A43 << 48
 COOKIE_OWNER_MASK = 0xFFFF << 48

@@ -23,7 +23,7 @@ seconds, comparable with those of other processes on the machine.
 
 `rules_wanted` is what the switch should have now, repair rules included, and `rules_present` what of it the switch has
 confirmed; groups likewise. When it connected, `rules_kept` were there and right, and `rules_sent` were sent. `foreign`
-are rules of somebody else, left alone. `failures` are the cables and switches that count as down;
+are rules and groups of somebody else. `failures` are the cables and switches that count as down;
 a repair goes from what was down `before` to what is, and its times run from the first report of the failure to the last
 switch's barrier. A controller that takes over begins with the `failures` that it finds in the file.
 
