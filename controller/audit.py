@@ -54,7 +54,7 @@ RuleKey = tuple[int, Match | OtherMatch]
 
 
 class Found(NamedTuple):
-    """What a rule on a switch does; `actions` None: something that this application never installs. `groups` it uses."""
+    """What a rule on a switch does, and the groups it uses; `actions` None: what this application never installs."""
 
     cookie: int
     actions: tuple[Action, ...] | None

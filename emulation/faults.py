@@ -8,18 +8,17 @@ agents are told from it, so they move their flows when the network knows, not wh
 from __future__ import annotations
 
 import json
-import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from emulation.agents import AgentPool
-from emulation.netns import entered
+from emulation.interfaces import Interfaces
 from emulation.network import EmulatedNetwork
-from scenario.errors import InputError, RunError
-from scenario.models import FaultsSection
-from topologies.fabric import Fabric, FabricError
+from scenario.errors import InputError
+from scenario.models import FaultEvent, FaultsSection
+from topologies.fabric import End, Fabric, FabricError
 from topologies.routes import Failures
 
 #: How often the controller's status is looked at (it is a file that is replaced).
@@ -35,6 +34,35 @@ def links_of(fabric: Fabric, names: Iterable[str]) -> list[str]:
     return [
         link.id for link in fabric.links if link.id in failures.links or {link.a.node, link.b.node} & failures.switches
     ]
+
+
+class FaultLedger:
+    """Which interfaces are down, and because of what: a cable that failed by its name stays down when the switch at its
+    end comes back, and the other way round."""
+
+    def __init__(self, fabric: Fabric) -> None:
+        self.fabric = fabric
+        self._reasons: dict[End, set[str]] = {}
+        self._links = {link.id: link for link in fabric.links}
+
+    def play(self, events: Iterable[FaultEvent]) -> dict[End, bool]:
+        """Interfaces that change with these events, one after the other: whether they are up at last."""
+        touched: dict[End, bool] = {}
+        for event in events:
+            for names, fails in ((event.down, True), (event.up, False)):
+                for name in names:
+                    for end in self._ends(name):
+                        reasons = self._reasons.setdefault(end, set())
+                        touched.setdefault(end, not reasons)
+                        (reasons.add if fails else reasons.discard)(name)
+        return {end: not self._reasons[end] for end, was_up in touched.items() if was_up == bool(self._reasons[end])}
+
+    def _ends(self, name: str) -> list[End]:
+        """A switch is all its own interfaces. Of a cable it is a switch's end: its switch hears of it at once."""
+        if name in self.fabric.switch_by_name:
+            return [End(name, port.number) for port in self.fabric.switch_by_name[name].ports]
+        link = self._links[name]
+        return [link.b if link.tier == "access" else link.a]
 
 
 @dataclass
@@ -54,23 +82,22 @@ class FaultPlayer:
     _told: int = 0  # repairs of the controller with that pid that have been logged
     _down: set[str] = field(default_factory=set)
     repairs: list[dict[str, object]] = field(default_factory=list)
-    _started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._events = sorted(self.faults.events, key=lambda event: event.at_s)
+        self._ledger = FaultLedger(self.network.fabric)
+        self._interfaces = Interfaces(self.network.node_pid)
 
     def step(self, pool: AgentPool) -> None:
         """Do what is due; to be called often."""
         if not self._events:
             return
-        now_ns = time.monotonic_ns()
+        now_ns, first = time.monotonic_ns(), self._next
         while self._next < len(self._events) and self._wall_ns(self._events[self._next].at_s) <= now_ns:
-            event = self._events[self._next]
             self._next += 1
-            for state, names in (("down", event.down), ("up", event.up)):
-                self._set(names, state)
-                if names:
-                    self.log({"event": f"fault {state}", "what": list(names), "t_monotonic_s": time.monotonic()})
+        due = self._events[first : self._next]
+        if due:
+            self._set(due)
         if time.monotonic() - self._looked >= _LOOK_EVERY_S:
             self._looked = time.monotonic()
             self._look(pool)
@@ -78,34 +105,23 @@ class FaultPlayer:
     def _wall_ns(self, at_s: float) -> int:
         return self.start_ns + int(at_s * self.dilation * 1e9)
 
-    def _set(self, names: Iterable[str], state: str) -> None:
-        """Interfaces down or up, in the background: the engine does not wait. A switch is all its own interfaces."""
-        fabric = self.network.fabric
-        by_node: dict[str, list[int]] = {}
-        for name in names:
-            if name in fabric.switch_by_name:
-                by_node.setdefault(name, []).extend(port.number for port in fabric.switch_by_name[name].ports)
-            else:
-                link = next(link for link in fabric.links if link.id == name)
-                end = link.b if link.tier == "access" else link.a  # a switch's end: its switch hears of it at once
-                by_node.setdefault(end.node, []).append(end.port)
-        for node, ports in by_node.items():
-            lines = "".join(f"link set dev {fabric.port(node, port).name} {state}\n" for port in ports)
-            with entered(self.network.node_pid(node)):
-                process = subprocess.Popen(["ip", "-batch", "-"], stdin=subprocess.PIPE, text=True)
-            assert process.stdin is not None
-            process.stdin.write(lines)
-            process.stdin.close()
-            self._started.append(process)
+    def _set(self, due: Iterable[FaultEvent]) -> None:
+        """All that is due as one change, in the background: the engine does not wait."""
+        changes = self._ledger.play(due)
+        port = self.network.fabric.port
+        self._interfaces.set({(end.node, port(end.node, end.port).name): up for end, up in changes.items()})
+        now_s = time.monotonic()
+        for event in due:
+            for state, names in (("down", event.down), ("up", event.up)):
+                if names:
+                    self.log({"event": f"fault {state}", "what": list(names), "t_monotonic_s": now_s})
 
     def finish(self) -> list[dict[str, object]]:
         """Wait for what was started, and log the events that serving did not last for; returns them.
 
         Raises RunError when a change of an interface was refused.
         """
-        for process in self._started:
-            if process.wait(5):
-                raise RunError(f"an interface could not be changed (ip ended with status {process.returncode})")
+        self._interfaces.finish()
         served_s = (time.monotonic_ns() - self.start_ns) / 1e9 / self.dilation
         missed: list[dict[str, object]] = [
             {"at_s": event.at_s, "down": list(event.down), "up": list(event.up), "served_s": round(served_s, 3)}
