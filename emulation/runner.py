@@ -109,6 +109,7 @@ class Run:
         self.pairs = planned_pairs(scenario)
         self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
+        self.keeper: ControllerKeeper | None = None
         self.events = EventLog(folder / "events.jsonl")
         self.logs: list[IO[bytes]] = []
 
@@ -123,6 +124,8 @@ class Run:
     def _step(self, phase: str) -> None:
         if self.stop_asked:
             raise Interrupted
+        if self.keeper:
+            self.keeper.finish()
         say(phase=phase)
         self.events.write({"event": phase, "t_monotonic_s": time.monotonic()})
 
@@ -135,7 +138,7 @@ class Run:
     def execute(self) -> int:
         """Run everything; the process's exit code."""
         self._step("starting controller, switches and hosts")
-        net, controller = self._bring_up()
+        net, controller, keeper = self._bring_up()
         self._step("checking every link")
         rates, again = check_links(net, self.rounds)
         # Engine and agents are small and must be prompt; what is started from here on inherits it.
@@ -150,13 +153,13 @@ class Run:
         )
         self._step("timing lone transfers")
         lone = self._lone_deviations(pool)
-        sampler, loop, cpu_share, losses = self._serve(net, pool, controller)
-        self._keep(net, controller, rates, again, lone, sampler, loop, cpu_share, losses)
+        sampler, loop, cpu_share, losses = self._serve(net, pool, controller, keeper)
+        self._keep(net, controller, keeper, rates, again, lone, sampler, loop, cpu_share, losses)
         pool.close()
         controller.close()
         return 130 if self.stop_asked else 0
 
-    def _bring_up(self) -> tuple[EmulatedNetwork, Controller]:
+    def _bring_up(self) -> tuple[EmulatedNetwork, Controller, ControllerKeeper]:
         began = time.monotonic()
         gbps_per_hop = 1e9 * self.scale.rate_factor / (8 * self.scale.frame_bytes) * ACK_SHARE
         self.rounds: list[Round] = plan_rounds(
@@ -185,9 +188,12 @@ class Run:
 
         write_json(self.folder / "rules.json", rules_json(plan.rules(self.fabric)))
         self._step("verifying the cabling")
+        self.keeper = keeper = ControllerKeeper(
+            controller, net.switches, None, self.events.write, lambda text: say(note=text)
+        )
         self.cabling = cabling.require_planned(net, self.fabric, controller, self.folder)
         self._first_packets(net)
-        return net, controller
+        return net, controller, keeper
 
     def _first_packets(self, net: EmulatedNetwork) -> None:
         """Ping over every switch, so that the daemons' sockets exist, then give those deep buffers. Raises RunError."""
@@ -234,7 +240,7 @@ class Run:
         return frames >= COMPARED_FROM_FRAMES
 
     def _serve(
-        self, net: EmulatedNetwork, pool: AgentPool, controller: Controller
+        self, net: EmulatedNetwork, pool: AgentPool, controller: Controller, keeper: ControllerKeeper
     ) -> tuple[dict[str, float], ServingLoop, float, Losses]:
         hz = rates_hz(
             self.fabric,
@@ -246,7 +252,7 @@ class Run:
         losses = Losses(net)
         captures = Captures(net, self.captured, self.folder / "pcap")
         if self.polls:
-            self.polls.start()
+            keeper.start_polls(self.polls)
         self._step("serving")
         start_ns = time.monotonic_ns() + 200_000_000
         sampler.start(start_ns)
@@ -262,14 +268,11 @@ class Run:
         self.faults = FaultPlayer(
             net, self.scenario.faults, controller.status_path, self.events.write, start_ns, self.scale.dilation
         )
-        self.keeper = ControllerKeeper(
-            controller, net.switches, self.polls, self.events.write, lambda text: say(note=text)
-        )
 
         def progress(now: ServingLoop) -> None:
             nonlocal shown
             self.faults.step(pool)
-            self.keeper.step()
+            keeper.step()
             if time.monotonic() - shown >= 0.5:
                 shown = time.monotonic()
                 self._check_alive(daemons, sampler)
@@ -277,12 +280,12 @@ class Run:
 
         loop.run(lambda: self.stop_asked, progress)
         cpu_share = cpu.busy_share()
-        self.keeper.finish(at_once=self.stop_asked)
+        keeper.finish(at_once=self.stop_asked)
         self.faults_not_reached = self.faults.finish()
         statistics_of_sampler = sampler.finish()
         losses.finish(pool.statistics())
         if self.polls:
-            account = {"failure": "the controller had ended"} if self.keeper.quiet else self.polls.finish()
+            account = {"failure": "the controller had ended"} if keeper.quiet else self.polls.finish()
             self.events.write({"event": "openflow polls", **account})
         for account in captures.finish(at_once=self.stop_asked):
             self.events.write({"event": "capture", **account})
@@ -293,6 +296,7 @@ class Run:
         self,
         net: EmulatedNetwork,
         controller: Controller,
+        keeper: ControllerKeeper,
         rates: list[LinkRate],
         again: int,
         lone: list[float],
@@ -339,7 +343,7 @@ class Run:
             report_lags_s=loop.report_lags_s,
             cpu_share=cpu_share,
             fault_events=len(self.scenario.faults.events) - len(self.faults_not_reached),
-            controller_restarts=self.keeper.restarts,
+            controller_restarts=keeper.restarts,
         )
         verdict = fidelity.judge(measured)
         verdict["links"] = [
@@ -364,7 +368,7 @@ class Run:
                 "interrupted": self.stop_asked,
                 "cabling": self.cabling,
                 "faults_not_reached": self.faults_not_reached,
-                "controller_restarts": [asdict(restart) for restart in self.keeper.restarts],
+                "controller_restarts": [asdict(restart) for restart in keeper.restarts],
             },
         )
 

@@ -50,7 +50,7 @@ class ControllerKeeper:
 
     controller: Controller
     switches: Sequence[NamespacedOvs]
-    polls: Polls | None
+    polls: Polls | None  # those that have been started: a new controller goes on with them
     log: Callable[[dict[str, object]], None]
     say: Callable[[str], None]
     restarts: list[Restart] = field(default_factory=list)
@@ -70,6 +70,18 @@ class ControllerKeeper:
             if self._told is None and self.controller.listening:
                 self._told = NamespacedOvs.connect(self.switches, self.controller.target)
             self._look(self._ended_s)
+
+    def start_polls(self, polls: Polls) -> None:
+        """Start them with a controller that is there, and look after them from then on. Raises RunError."""
+        self.finish()
+        try:
+            polls.start()
+        except RunError:
+            if self.controller.process.poll() is None:
+                raise
+            self.finish()
+            polls.start()
+        self.polls = polls
 
     @property
     def quiet(self) -> bool:

@@ -300,3 +300,23 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert run.meta()["interrupted"] is True
     assert len(run.requests()) > 0 and len(run.ports()) > 0
     assert settled(before) == {}
+
+
+def test_a_controller_that_dies_before_serving_is_replaced_too(tmp_path: Path) -> None:
+    before = snapshot()
+    process = start(tmp_path, "--arm", "ZCube")
+    events = tmp_path / "out" / "small" / "zcube" / "events.jsonl"
+    while not (events.exists() and "checking every link" in events.read_text()):
+        assert process.poll() is None
+        time.sleep(0.1)
+    run = RunFolder(events.parent)
+    pid = pid_of("controller.launch")
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode in (0, 1) and "Traceback" not in errors, errors
+    names = [event["event"] for event in events_of(run)]
+    assert names.index("controller took over") < names.index("serving")
+    account = next(event for event in events_of(run) if event["event"] == "openflow polls")
+    assert account["failure"] is None and account["unanswered"] == []
+    assert settled(before) == {}

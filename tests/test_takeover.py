@@ -93,6 +93,32 @@ def test_polls_go_on_with_the_start_of_the_new_controller_and_count_from_the_end
         process.process.wait()
 
 
+def test_a_controller_that_dies_before_serving_is_replaced_and_the_polls_start_with_the_new_one() -> None:
+    """The order to start fails with the controller that dies just then, and is given again."""
+
+    class Starts(Orders):
+        started = 0
+
+        def start(self) -> None:
+            self.started += 1
+            if self.started == 1:
+                process.process.kill()
+                process.process.wait()
+                raise RunError("the controller does not answer orders for statistics")
+
+    process, polls = Process(DIES, STAYS, "confirmed"), Starts()
+    events: list[dict[str, object]] = []
+    kept = keeper(process, events, [])
+    process.process.wait()
+    try:
+        kept.start_polls(polls)  # type: ignore[arg-type]
+        assert [event["event"] for event in events] == ["controller ended", "controller took over"] * 2
+        assert polls.started == 2 and polls.resumed == [] and kept.polls is polls
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
 def test_a_note_does_not_end_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
     with RunProgress("arm") as progress:
         for message in ({"phase": "serving"}, {"note": "the controller ended"}, {"phase": "serving"}):

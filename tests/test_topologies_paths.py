@@ -105,6 +105,23 @@ def test_planned_source_ports_are_distinct_per_source() -> None:
     assert all(20_000 <= port < 61_000 for _, port in ports)
 
 
+@pytest.mark.parametrize("gpus", [16, 1000, 1024, 1025, 16384])
+def test_the_indices_of_a_destination_run_through_all_source_ports(gpus: int) -> None:
+    found = [source_port(QueuePair(End("gpu1", 1), End("gpu2", 1), index), gpus) for index in range(41_000)]
+    assert sorted(found) == list(range(20_000, 61_000)) and found[0] == 20_002
+
+
+@pytest.mark.parametrize(("gpus", "indices"), [(32, 16), (1000, 16), (1280, 16), (16384, 1)])
+def test_source_ports_of_all_destinations_are_distinct_as_long_as_they_fit(gpus: int, indices: int) -> None:
+    found = {
+        source_port(QueuePair(End("gpu1", 1), End(f"gpu{number}", port), index), gpus)
+        for number in range(1, gpus + 1)
+        for port in (1, 2)
+        for index in range(indices)
+    }
+    assert len(found) == 2 * gpus * indices
+
+
 @pytest.mark.parametrize(
     ("qp", "why"),
     [

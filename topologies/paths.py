@@ -19,6 +19,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from math import gcd
 
 from topologies.addresses import ip_to_int
 from topologies.fabric import End, Fabric, FabricError, Gpu
@@ -26,6 +28,8 @@ from topologies.routes import NONE, Failures, Routes
 
 #: First source port of queue pairs. The agent binds it, so every path is known before a flow starts.
 QP_BASE_PORT = 20_000
+#: So many source ports from there: up to 60999.
+QP_PORTS = 41_000
 #: Destination port of every queue pair.
 QP_SERVER_PORT = 19_000
 TCP, UDP = 6, 17
@@ -67,12 +71,19 @@ class Path:
 def source_port(qp: QueuePair, gpus: int) -> int:
     """The planned TCP/UDP source port of a queue pair: a pure function of source, destination and index.
 
-    Distinct for the destinations of one source port; the range wraps inside 20000-60999 for very large fabrics
-    (two queue pairs of one source then share a port number, and differ in their destination address).
+    From 20000 to 60999. Distinct for the destinations of one source port as long as all indices fit (16 of 1,280 GPUs);
+    beyond that two queue pairs of one source may share a number, and differ in their destination address. The indices
+    of one destination run through all the numbers before any comes again, so that a hash can be given every path.
     """
     destination = int(qp.dst.node.removeprefix("gpu")) - 1
-    slot = (destination * 2 + (qp.dst.port - 1) % 2) + qp.index * gpus * 2
-    return QP_BASE_PORT + slot % 41_000
+    slot = destination * 2 + (qp.dst.port - 1) % 2
+    return QP_BASE_PORT + (slot + qp.index * _index_stride(gpus)) % QP_PORTS
+
+
+@cache
+def _index_stride(gpus: int) -> int:
+    """The first number from 2 * gpus on that has no divisor in common with QP_PORTS."""
+    return next(stride for stride in range(2 * gpus, 2 * gpus + QP_PORTS) if gcd(stride, QP_PORTS) == 1)
 
 
 def five_tuple(fabric: Fabric, qp: QueuePair, protocol: int = TCP) -> FiveTuple:
