@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from scenario.errors import TestbedError
 from topologies.fabric import FabricError
@@ -46,10 +47,11 @@ for _name in ("stdout", "stderr"):
     if getattr(sys, _name) is None:
         setattr(sys, _name, open(os.devnull, "w"))  # noqa: SIM115
 
+#: No markup in strings: names of folders and files may hold anything, [/] too. What has a style is a `Text`.
 #: Tables are wide; where nobody watches, 80 columns would fold every cell.
-out = Console(width=None if sys.stdout.isatty() else 132)
+out = Console(width=None if sys.stdout.isatty() else 132, markup=False)
 #: Messages are not folded at all: a folded path cannot be copied.
-err = Console(stderr=True, soft_wrap=True)
+err = Console(stderr=True, soft_wrap=True, markup=False)
 
 
 def print_json(data: object) -> None:
@@ -90,6 +92,5 @@ def _interrupt(*_: object) -> None:
 
 
 def _complain(text: str) -> None:
-    """One message. No markup in it: it may hold anything that a user typed."""
-    err.print("[bold red]zcube:[/] ", end="")
-    err.print(text, highlight=False, markup=False)
+    err.print(Text("zcube: ", style="bold red"), end="")
+    err.print(text, highlight=False)

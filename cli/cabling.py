@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from cli import options
 from cli.app import out
@@ -180,7 +180,7 @@ def _rules_of(fabrics: tuple[Fabric, ...]) -> RulesOf | None:
 
 def _show_report(report: Report) -> None:
     for note in report.notes:
-        out.print(f"note: {escape(note)}", highlight=False)
+        out.print(f"note: {note}", highlight=False)
     if report.unknown_devices:
         _say(f"not in the plan: {_some(report.unknown_devices)}")
     if report.unknown_ports:
@@ -189,7 +189,7 @@ def _show_report(report: Report) -> None:
         table = Table("fault", "cables", "seen", "fix")
         for fault in report.faults[:SHOWN]:
             kind, cables = fault.kind.replace("_", " "), _some(fault.cables)
-            table.add_row(kind, escape(cables), escape(fault.seen), escape(fault.fix))
+            table.add_row(kind, cables, fault.seen, fault.fix)
         out.print(table)
         _say_more(len(report.faults), "faults")
     counts = ", ".join(f"{number} {kind.replace('_', ' ')}" for kind, number in report.counts().items())
@@ -198,7 +198,7 @@ def _show_report(report: Report) -> None:
 
 def _show_plan(made: CablingPlan, file: Path | None) -> None:
     layout = made.layout
-    out.print(f"[bold]{made.kind}[/]: {len(made.cables)} cables, {layout.racks} racks", highlight=False)
+    out.print(Text.assemble((made.kind, "bold"), f": {len(made.cables)} cables, {layout.racks} racks"))
     table = Table("medium", "length", "rate", "cables")
     for total in made.totals():
         table.add_row(str(total["medium"]), f"{total['class_m']:g} m", f"{total['gbps']:g} Gb/s", str(total["cables"]))
@@ -275,7 +275,7 @@ def _read(field: str, path: Path) -> bytes:
 
 
 def _say(text: str) -> None:
-    out.print(escape(text), highlight=False)
+    out.print(text, highlight=False)
 
 
 def _say_more(count: int, what: str) -> None:

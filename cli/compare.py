@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from analysis.arms import Arm
 from analysis.compare import Comparison
@@ -163,7 +164,7 @@ def _print_summary(comparisons: list[Comparison]) -> None:
     for comparison in comparisons:
         some = comparison.runs[0]
         shape, seed = some.scenario.serving.shape, some.scenario.seed
-        out.print(f"[bold]{some.arm.path.parent.name}[/] (shape {shape}, seed {seed})", highlight=False)
+        out.print(Text.assemble((some.arm.path.parent.name, "bold"), f" (shape {shape}, seed {seed})"))
         for line in comparison.headline():
-            out.print(f"  · {line}", highlight=False, markup=False)
-        out.print(f"  {some.arm.path.parent / 'report.html'}", highlight=False, markup=False)
+            out.print(f"  · {line}", highlight=False)
+        out.print(f"  {some.arm.path.parent / 'report.html'}", highlight=False)

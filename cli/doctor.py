@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from cli import options
 from cli.app import out, print_json
@@ -25,7 +26,9 @@ def doctor(json: options.Json = False) -> None:
     else:
         table = Table("", "requirement", "found", "effect when missing", "what to do")
         for item in found:
-            mark = "[green]ok[/]" if item.ok else "[red]missing[/]" if item.needed else "[yellow]absent[/]"
-            table.add_row(mark, item.name, item.found, "" if item.ok else item.effect, "" if item.ok else item.remedy)
+            mark = ("ok", "green") if item.ok else ("missing", "red") if item.needed else ("absent", "yellow")
+            table.add_row(
+                Text(*mark), item.name, item.found, "" if item.ok else item.effect, "" if item.ok else item.remedy
+            )
         out.print(table)
     raise typer.Exit(0 if all(item.ok for item in found if item.needed) else 3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from cli.app import out
 from scenario.errors import InputError
@@ -24,23 +25,14 @@ def heading(fabric: Fabric) -> None:
     """Kind, parameters and oversubscription."""
     shown = {name: value for name, value in fabric.parameters.items() if name != "oversubscription"}
     ratio = float(str(fabric.parameters.get("oversubscription", 1.0)))
-    out.print(
-        f"[bold]{fabric.kind}[/] "
-        + ", ".join(f"{name} {value}" for name, value in shown.items())
-        + (
-            ", 1:1"
-            if ratio == 1
-            else f", oversubscribed {ratio:.3g}:1"
-            if ratio > 1
-            else f", {1 / ratio:.3g} x more up"
-        ),
-        highlight=False,
-    )
+    rest = ", 1:1" if ratio == 1 else f", oversubscribed {ratio:.3g}:1" if ratio > 1 else f", {1 / ratio:.3g} x more up"
+    parameters = ", ".join(f"{name} {value}" for name, value in shown.items())
+    out.print(Text.assemble((fabric.kind, "bold"), f" {parameters}{rest}"))
 
 
 def line(name: str, text: str) -> None:
     """A name in bold and what there is to say of it."""
-    out.print(f"[bold]{name}[/]: {text}", highlight=False)
+    out.print(Text.assemble((name, "bold"), f": {text}"))
 
 
 def gpu_name(fabric: Fabric, option: str, text: str) -> str:

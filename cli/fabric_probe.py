@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from cli import options
 from cli.app import out, print_json
@@ -65,13 +66,11 @@ def probe(
 
 def _print(fabric: Fabric, one: dict[str, Any]) -> None:
     flow = one["five_tuple"]
-    out.print(
-        f"[bold]{one['src_gpu']} port {one['src_port']} to {one['dst_gpu']} port {one['dst_port']}[/], "
-        + (f"queue pair {one['qp']}" if one["qp"] is not None else "a flow that nobody planned")
-        + f": {'TCP' if flow['protocol'] == 6 else 'UDP'} {flow['src_ip']}:{flow['src_port']} > "
-        f"{flow['dst_ip']}:{flow['dst_port']}, {one['packets']} packets",
-        highlight=False,
-    )
+    ends = f"{one['src_gpu']} port {one['src_port']} to {one['dst_gpu']} port {one['dst_port']}"
+    what = f"queue pair {one['qp']}" if one["qp"] is not None else "a flow that nobody planned"
+    sockets = f"{flow['src_ip']}:{flow['src_port']} > {flow['dst_ip']}:{flow['dst_port']}"
+    protocol = "TCP" if flow["protocol"] == 6 else "UDP"
+    out.print(Text.assemble((ends, "bold"), f", {what}: {protocol} {sockets}, {one['packets']} packets"))
     out.print(f"chosen by {one['chosen_by']}", highlight=False)
     table = Table("hop", "planned", "observed", "cable", "")
     planned = one["planned"]
@@ -81,7 +80,7 @@ def _print(fabric: Fabric, one: dict[str, Any]) -> None:
         table.add_row(str(hop), _end(wanted) if planned else "any equal one", _end(seen), cable, verdict)
     out.print(table)
     if one["problem"]:
-        out.print(f"[bold red]The packet {one['problem']}[/]", highlight=False)
+        out.print(f"The packet {one['problem']}", highlight=False, style="bold red")
 
 
 def _end(end: dict[str, Any] | None) -> str:

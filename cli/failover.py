@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from analysis.failover import Failover, failover
 from analysis.failover_console import faults_of_run
@@ -30,6 +32,8 @@ from scenario.load import with_changes
 from scenario.models import Scenario
 from simulation.run import simulate
 from topologies.build import build
+from topologies.fabric import FabricError
+from topologies.routes import Failures
 from traffic.shapes import planned_pairs
 
 ARMS = ("ROFT", "ZCube")
@@ -49,16 +53,25 @@ def run(
     out_folder: options.Out = None,
     seed: options.Seed = None,
     requests: options.Requests = None,
-    cable: Annotated[str | None, typer.Option(help="cable or switch to fail", show_default="the busiest")] = None,
+    cable: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[ARM=]NAME",
+            help="cable or switch to fail: on every arm, or, given again, on each its own; else the busiest cable",
+            show_default=False,
+        ),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Run both arms; exit code 1 when a handoff was lost or a run is INVALID."""
     base = options.scenario_with_options(
         scenario or options.EXPERIMENTS / "failover.yaml", seed=seed, requests=requests
     )
-    if cable is not None and base.faults.events:
-        raise InputError("--cable", cable, "the scenario has faults.events of its own", "leave one of the two out")
-    plans = {label: _with_fault(arm, cable) for label, arm in arms(base, ARMS).items()}
+    if cable and base.faults.events:
+        raise InputError("--cable", cable[0], "the scenario has faults.events of its own", "leave one of the two out")
+    sides = arms(base, ARMS)
+    chosen = cables_of_arms(sides, cable or [])
+    plans = {label: _with_fault(arm, chosen.get(label)) for label, arm in sides.items()}
     resolve(plans, TYPICAL_BUDGET_HOPS_PER_S)
     require_machine()
     folder = out_folder or Path("runs") / f"failover-{datetime.now():%Y%m%d-%H%M%S}"
@@ -84,6 +97,29 @@ def run(
             _print(label, one, failed, place)
         out.print(f"Runs are in {folder}", highlight=False)
     raise typer.Exit(int(any(one.lost or failed for one, failed, _ in found.values())))
+
+
+def cables_of_arms(sides: Mapping[str, Scenario], texts: Sequence[str]) -> dict[str, str]:
+    """Arm -> the name that `--cable` gives it. Raises InputError for a name that an arm does not have."""
+    by_lower = {label.lower(): label for label in sides}
+    found: dict[str, str] = {}
+    for text in texts:
+        arm, equals, name = text.rpartition("=")
+        if equals and arm.strip().lower() not in by_lower:
+            raise InputError("--cable", text, f"before the = must be an arm: {' or '.join(sides)}")
+        name = name.strip()
+        for label in [by_lower[arm.strip().lower()]] if equals else sides:
+            if label in found:
+                raise InputError(
+                    "--cable", text, f"is the second for {label}", "one name for all arms, or ARM=NAME each"
+                )
+            try:
+                Failures.of(build(sides[label].fabric), [name])
+            except FabricError:
+                hint = f"`zcube fabric show` lists an arm's; ARM=NAME is for one arm, as in --cable {label}=NAME"
+                raise InputError("--cable", text, f"{label} has no cable or switch of this name", hint) from None
+            found[label] = name
+    return found
 
 
 def _with_fault(scenario: Scenario, cable: str | None) -> Scenario:
@@ -112,9 +148,11 @@ def _print(label: str, one: Failover, failed: list[str], place: Path) -> None:
     out.print(faults_of_run(one))
     if failed:
         out.print(
-            f"[bold red]INVALID[/]: {'; '.join(failed)}.\nUsual cause: the machine is busy with something else; run it"
-            f" again on a quiet one. All checks: {place.resolve() / 'fidelity.json'}",
-            highlight=False,
+            Text.assemble(
+                ("INVALID", "bold red"),
+                f": {'; '.join(failed)}.\nUsual cause: the machine is busy with something else; run it again on a quiet"
+                f" one. All checks: {place.resolve() / 'fidelity.json'}",
+            )
         )
 
 

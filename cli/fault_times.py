@@ -27,7 +27,8 @@ def warn_of_late_faults(scenario: Scenario) -> None:
     for place, event in enumerate(events):
         if event.at_s > end_s:
             err.print(
-                f"[yellow]faults.events[{place}].at_s = {event.at_s:g} lies beyond that: it will not be reached, unless"
-                " serving takes longer. Choose an earlier time, or more --requests.[/]",
+                f"faults.events[{place}].at_s = {event.at_s:g} lies beyond that: it will not be reached, unless"
+                " serving takes longer. Choose an earlier time, or more --requests.",
                 highlight=False,
+                style="yellow",
             )

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from cli import options
 from cli.app import out, print_json
@@ -141,7 +142,7 @@ def _as_json(model: KvModel, lengths: list[int], tp: int, rates: list[float]) ->
 
 
 def _print(model: KvModel, lengths: list[int], tp: int, rates: list[float]) -> None:
-    out.print(f"[bold]{model.name}[/]: {model.bytes_per_token:,} B a token, {model.dtype}", highlight=False)
+    out.print(Text.assemble((model.name, "bold"), f": {model.bytes_per_token:,} B a token, {model.dtype}"))
     out.print(f"= {model.formula}", highlight=False, markup=False)
     for tokens in lengths:
         size = model.kv_bytes(tokens)

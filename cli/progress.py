@@ -19,10 +19,10 @@ class RunProgress:
         self._began = time.monotonic()
         self._live = err.is_terminal
         self._bar = Progress(
-            TextColumn("[bold]{task.description}"),
+            TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[phase]}"),
+            TextColumn("{task.fields[phase]}", markup=False),
             TimeElapsedColumn(),
             console=err,
             transient=True,

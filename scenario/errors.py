@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 #: Characters of a value that an error shows: a path is shown whole, a page that was pasted is not.
-LONGEST_VALUE = 300
+LONGEST_VALUE = 200
+
+
+def cut(text: str) -> str:
+    """The text, or its start and three dots where it is longer than LONGEST_VALUE."""
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
 
 
 class TestbedError(Exception):
@@ -20,10 +25,7 @@ class InputError(TestbedError):
 
     def __init__(self, field: str, value: object, allowed: str, hint: str = "") -> None:
         self.field, self.value, self.allowed, self.hint = field, value, allowed, hint
-        shown = repr(value)
-        if len(shown) > LONGEST_VALUE:
-            shown = shown[: LONGEST_VALUE - 3] + "..."
-        text = f"{field} = {shown}: {allowed}"
+        text = f"{cut(field)} = {cut(repr(value))}: {allowed}"
         super().__init__(f"{text}\n  {hint}" if hint else text)
 
 

@@ -4,17 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from scenario.section import Section
+
+
+def _listed(value: object) -> object:
+    """One name is a list of one."""
+    if isinstance(value, str):
+        return (value,)
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list of names such as [odd1], or one name")
+    return value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 class FaultEvent(Section):
     """Cables and switches that go down or come back at one moment; a switch is all its cables."""
 
     at_s: float = Field(ge=0, le=1e6, description="model seconds from the start of serving")
-    down: tuple[str, ...] = Field((), description="names of cables and switches (`zcube fabric show`)")
-    up: tuple[str, ...] = Field((), description="the same, to come back")
+    down: Names = Field((), description="names of cables and switches (`zcube fabric show`)")
+    up: Names = Field((), description="the same, to come back")
 
 
 class SwapFault(Section):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from scenario.errors import InputError
+from scenario.errors import InputError, cut
 from scenario.fault_names import check_events
 from scenario.models import (
     MissingFault,
@@ -85,7 +85,7 @@ def _input_error(error: ValidationError) -> InputError:
         message = message.removeprefix("Value error, ")
         if not location and (named := re.match(r"(\S+) = (\S+) (.*)", message)):
             return InputError(named[1], int(named[2]) if named[2].isdecimal() else named[2], named[3])
-    message = message[:1].lower() + message[1:]
+    message = cut(message[:1].lower() + message[1:])
     return InputError(field, first.get("input"), message, "`zcube schema` lists every setting")
 
 
@@ -95,8 +95,13 @@ def _known_keys(path: tuple[int | str, ...]) -> list[str]:
         if at and part in _TAGGED:
             model = _TAGGED[str(part)]
         elif isinstance(part, str) and part in model.model_fields:
-            annotation = model.model_fields[part].annotation
-            for each in (annotation, *get_args(annotation)):  # an optional section is a union
-                if isinstance(each, type) and issubclass(each, BaseModel):
-                    model = each
+            model = next(_models_in(model.model_fields[part].annotation), model)
     return sorted(model.model_fields)
+
+
+def _models_in(annotation: object) -> Iterator[type[BaseModel]]:
+    """Sections in a type: alone, optional, in a list, of several kinds (then the tag that follows names it)."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for each in get_args(annotation):
+        yield from _models_in(each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -170,7 +171,7 @@ def test_sigkill_at_any_moment_leaves_nothing(tmp_path: Path, victim: str) -> No
     killed = None
     while killed is None and process.poll() is None:
         time.sleep(max(0.1, deadline - time.monotonic()))
-        killed = process.pid if victim == "zcube" else pid_of(victim)
+        killed = process.pid if victim == "zcube" else pid_of(victim, process)
         if killed is not None:
             os.kill(killed, signal.SIGKILL)
     _, errors = process.communicate(timeout=60)
@@ -193,7 +194,7 @@ def test_a_part_that_dies_while_serving_ends_the_run(tmp_path: Path, victim: str
     before = snapshot()
     process = start(tmp_path, "--arm", "ZCube")
     wait_until_serving(tmp_path, process)
-    pid = pid_of(victim) or daemon_of(victim)
+    pid = pid_of(victim, process) or daemon_of(victim, process)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     _, errors = process.communicate(timeout=30)
@@ -219,7 +220,7 @@ def test_a_controller_that_dies_while_serving_is_replaced_and_the_run_goes_on(tm
         time.sleep(max(0.0, serving_s + 0.2 + FAULT_AT_S * dilation - 0.1 - time.monotonic()))
     else:
         time.sleep(2)
-    pid = pid_of("controller.launch")
+    pid = pid_of("controller.launch", process)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     _, errors = process.communicate(timeout=120)
@@ -255,15 +256,12 @@ def events_of(run: RunFolder) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run.path / "events.jsonl").read_text().splitlines()]
 
 
-def daemon_of(program: str) -> int | None:
-    """A process of that program under our state folder."""
-    for entry in Path("/proc").iterdir():
-        try:
-            command = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-        except OSError:
-            continue
-        if command.startswith(program.encode()) and b"/etc/openvswitch/" in command:
-            return int(entry.name)
+def daemon_of(program: str, process: subprocess.Popen[str]) -> int | None:
+    """A process of that program below `process`."""
+    for pid in descendants(process.pid):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(program.encode()):
+                return pid
     return None
 
 
@@ -276,16 +274,23 @@ def wait_until_serving(tmp_path: Path, process: subprocess.Popen[str], more_s: f
     time.sleep(more_s)
 
 
-def pid_of(module: str) -> int | None:
-    """The process that runs a module of ours, if there is one now."""
-    for entry in Path("/proc").iterdir():
-        try:
-            arguments = (entry / "cmdline").read_bytes().split(b"\0") if entry.name.isdigit() else []
-        except OSError:
-            continue
-        if arguments[1:3] == [b"-m", module.encode()]:
-            return int(entry.name)
+def pid_of(module: str, process: subprocess.Popen[str]) -> int | None:
+    """The process that runs a module of ours below `process`, if there is one now: never that of another run."""
+    for pid in descendants(process.pid):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[1:3] == [b"-m", module.encode()]:
+                return pid
     return None
+
+
+def descendants(pid: int) -> list[int]:
+    """All descendants of a process, parents first."""
+    found = [pid]
+    for each in found:
+        for task in Path(f"/proc/{each}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, task.read_text().split())
+    return found[1:]
 
 
 @pytest.mark.alone
@@ -310,7 +315,7 @@ def test_a_controller_that_dies_before_serving_is_replaced_too(tmp_path: Path) -
         assert process.poll() is None
         time.sleep(0.1)
     run = RunFolder(events.parent)
-    pid = pid_of("controller.launch")
+    pid = pid_of("controller.launch", process)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     _, errors = process.communicate(timeout=120)

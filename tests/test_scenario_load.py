@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,37 @@ def test_a_few_lines_of_aliases_are_refused_at_once(tmp_path: Path) -> None:
     bomb.write_text("\n".join(lines))
     with pytest.raises(InputError, match="aliases"):
         load_scenario(bomb)
+
+
+@pytest.mark.parametrize(
+    ("event", "text"),
+    [
+        ({"at_s": 1, "zzz": ["odd1"]}, "faults.events[0].zzz = ['odd1']: unknown key\n  known here: at_s, down, up"),
+        ({"at_s": 1, "down": 5}, "faults.events[0].down = 5: must be a list of names such as [odd1], or one name"),
+    ],
+)
+def test_what_is_wrong_with_an_event_is_said_of_the_event(event: dict[str, object], text: str) -> None:
+    with pytest.raises(InputError, match=re.escape(text)):
+        check_scenario({"faults": {"events": [event]}})
+
+
+def test_one_name_is_a_list_of_one() -> None:
+    (event,) = check_scenario({"faults": {"events": [{"at_s": 1, "down": "odd1", "up": "even2"}]}}).faults.events
+    assert (event.down, event.up) == (("odd1",), ("even2",))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"x" * 5000: 1},
+        {"name": "a" * 5000},
+        {"workload": {"kind": "y" * 5000}},
+        {"faults": {"events": [{"at_s": 1, "down": ["odd" * 5000]}]}},
+        {"faults": {"miscable": [{"kind": "missing", "cable": "odd" * 5000}]}},
+        {"faults": {"miscable": [{"kind": "s" * 5000}]}},
+    ],
+)
+def test_no_message_prints_kilobytes_of_a_value(data: dict[str, object]) -> None:
+    with pytest.raises(InputError) as error:
+        check_scenario(data)
+    assert len(str(error.value)) < 1000

@@ -17,12 +17,19 @@ SCHEMA_VERSION = 1
 TIER_NUMBER = {"odd": 1, "even": 2, "leaf": 3, "spine": 4, "core": 5, "top": 6}
 
 
+#: Characters of a value that an error shows.
+_LONGEST_VALUE = 200
+
+
 class FabricError(ValueError):
     """A fabric that cannot be built. `parameter`, `value`, `allowed` say why and what would fit."""
 
     def __init__(self, parameter: str, value: object, allowed: str) -> None:
         self.parameter, self.value, self.allowed = parameter, value, allowed
-        super().__init__(f"{parameter} = {value}: {allowed}")
+        shown = str(value)
+        if len(shown) > _LONGEST_VALUE:
+            shown = shown[: _LONGEST_VALUE - 3] + "..."
+        super().__init__(f"{parameter} = {shown}: {allowed}")
 
 
 @dataclass(frozen=True)
