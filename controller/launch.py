@@ -50,8 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for library in ("ryu", "os_ken"):
             logging.getLogger(library).setLevel(logging.WARNING)
     try:
-        plan = from_topo(options.topo) if options.topo else load(options.plan)
-        polls = (options.statistics, options.statistics_hz, options.statistics_fd) if options.statistics else None
+        plan = load(options.plan) if options.topo is None else from_topo(options.topo)
+        polls = _polls(options)
         serve(plan, options.status, options.listen, options.port, options.socket, options.cabling, polls)
     except PlanError as error:
         print(f"controller: {error}", file=sys.stderr)
@@ -80,9 +80,9 @@ def serve(
     expected = plan.expected_switches(fabric)
     ruleset = plan.rules(fabric)
     check_port(host, port)
-    for name, path in (("status", status_path), ("cabling", cabling_path)):
-        if path is not None and not path.parent.is_dir():
-            raise PlanError(name, str(path), "its folder does not exist")
+    for name, path in (("status", status_path), ("socket", socket_path), ("cabling", cabling_path)):
+        if path is not None:
+            _check_place(name, path)
     _end_at_signal()
     if socket_path is not None and status_path is None:
         raise PlanError("socket", str(socket_path), "needs --status FILE: it tells what that file has")
@@ -112,6 +112,31 @@ def serve(
         statistics.configure(statistics.Settings(ruleset, *polls))
         apps.append(statistics.__name__)
     sdn.run(apps, host, port)
+
+
+def _check_place(name: str, path: Path) -> None:
+    """Raise PlanError when a file cannot be made there, or replaced by a new one."""
+    if not path.parent.is_dir():
+        raise PlanError(name, str(path), "its folder does not exist")
+    if path.is_dir():
+        raise PlanError(name, str(path), "is a folder; must be a file")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise PlanError(name, str(path), "its folder cannot be written to")
+
+
+def _polls(options: argparse.Namespace) -> tuple[Path, float, int] | None:
+    """Log, rate and descriptor of the statistics, if they are wanted. Raises PlanError."""
+    if options.statistics is None:
+        return None
+    _check_place("statistics", options.statistics)
+    if not 0 <= options.statistics_hz <= 1000:
+        raise PlanError("statistics-hz", options.statistics_hz, "must be from 0 (on order only) to 1000")
+    try:
+        socket.socket(fileno=os.dup(options.statistics_fd)).close()
+    except OSError:
+        allowed = "must be an inherited socket, on which the orders come: --statistics needs one"
+        raise PlanError("statistics-fd", options.statistics_fd, allowed) from None
+    return options.statistics, options.statistics_hz, options.statistics_fd
 
 
 def _before(fabric: Fabric, ruleset: RuleSet, status_path: Path | None) -> Failures | None:

@@ -29,9 +29,19 @@ from topologies.fabric import End, Fabric, FabricError
 from topologies.paths import TCP, UDP, QueuePair, walk_all_pairs
 
 SCHEMA_VERSION = 1
+#: Characters of a value that an error shows.
+LONGEST_VALUE = 200
 KINDS = tuple(READS)
-NEEDED = ("gpus", "gpus_per_server", "asic_ports", "levels")
-OPTIONAL = ("gpus_per_switch", "links_per_pair", "gpus_per_leaf", "uplinks_per_leaf", "tiers")
+#: Whole numbers and their ranges, those of a scenario's fabric section: a fabric of any of these sizes can be wired.
+NEEDED = {"gpus": (2, 16384), "gpus_per_server": (1, 16), "asic_ports": (2, 512), "levels": (2, 3)}
+OPTIONAL = {
+    "gpus_per_switch": (1, 254),
+    "links_per_pair": (1, 128),
+    "gpus_per_leaf": (1, 254),
+    "uplinks_per_leaf": (1, 511),
+    "tiers": (1, 3),
+}
+MAX_QUEUE_PAIRS = 16
 BUNDLES = ("destination", "hashed", "trunk")
 
 
@@ -40,7 +50,10 @@ class PlanError(ValueError):
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         self.field, self.value, self.allowed = field, value, allowed
-        super().__init__(f"{field} = {value!r}: {allowed}")
+        shown = repr(value)
+        if len(shown) > LONGEST_VALUE:
+            shown = shown[: LONGEST_VALUE - 3] + "..."
+        super().__init__(f"{field} = {shown}: {allowed}")
 
 
 @dataclass(frozen=True)
@@ -67,10 +80,16 @@ class FabricPlan:
             raise PlanError("fabric.kind", self.kind, f"must be one of {', '.join(KINDS)}")
         if self.bundle not in BUNDLES:
             raise PlanError("fabric.bundle", self.bundle, f"must be one of {', '.join(BUNDLES)}")
-        for name in (*NEEDED, *OPTIONAL):
+        for name, (least, most) in (NEEDED | OPTIONAL).items():
             value = getattr(self, name)
-            if not (value is None and name in OPTIONAL) and (type(value) is not int or value < 1):
-                raise PlanError(f"fabric.{name}", value, "must be a whole number from 1")
+            if value is None and name in OPTIONAL:
+                continue
+            if type(value) is not int or not least <= value <= most:
+                raise PlanError(f"fabric.{name}", value, f"must be a whole number from {least} to {most}")
+        if type(self.gpu_gbps) not in (int, float) or not 1 <= self.gpu_gbps <= 6400:
+            raise PlanError("fabric.gpu_gbps", self.gpu_gbps, "must be a number from 1 to 6400")
+        for name in ("partial", "equal_cost"):
+            _boolean(f"fabric.{name}", getattr(self, name))
 
 
 @dataclass(frozen=True)
@@ -143,6 +162,8 @@ def load(path: Path) -> Plan:
         raise PlanError("plan", str(path), error.strerror or str(error)) from error
     except ValueError as error:
         raise PlanError("plan", str(path), f"is not JSON: {error}") from error
+    except RecursionError:
+        raise PlanError("plan", str(path), "is nested too deeply") from None
     return from_json(data)
 
 
@@ -155,19 +176,17 @@ def from_json(data: object) -> Plan:
     for name in ("kind", "gpus"):
         if name not in fabric:
             raise PlanError(f"fabric.{name}", None, "is required")
-    expected = top.get("expected")
     protocols = top.get("protocols", [TCP])
-    if not isinstance(protocols, list) or not set(protocols) <= {TCP, UDP}:
-        raise PlanError("protocols", protocols, f"must be a list of {TCP} (TCP) and {UDP} (UDP)")
-    if not (expected is None or isinstance(expected, list)):
-        raise PlanError("expected", expected, "must be null or a list of switch names")
+    known = isinstance(protocols, list) and all(type(one) is int and one in (TCP, UDP) for one in protocols)
+    if not isinstance(protocols, list) or not known or not protocols:
+        raise PlanError("protocols", protocols, f"must be a list of {TCP} (TCP), {UDP} (UDP) or both")
     return Plan(
         fabric=FabricPlan(**fabric),  # type: ignore[arg-type]  # __post_init__ checks
         seed=_integer("seed", top.get("seed", 1)),
         version=_integer("version", top.get("version", 1)),
-        protocols=tuple(protocols),
+        protocols=tuple(dict.fromkeys(protocols)),
         planned=_planned(top.get("planned", [])),
-        expected=None if expected is None else tuple(map(str, expected)),
+        expected=_expected(top.get("expected")),
         detour=_boolean("detour", top.get("detour", False)),
     )
 
@@ -178,6 +197,14 @@ def _mapping(field: str, value: object, keys: set[str]) -> Mapping[str, object]:
     if unknown := sorted(set(value) - keys):
         raise PlanError(field, unknown[0], f"unknown key; these exist: {', '.join(sorted(keys))}")
     return value
+
+
+def _expected(value: object) -> tuple[str, ...] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        raise PlanError("expected", value, "must be null or a list of switch names, one at least")
+    return tuple(dict.fromkeys(value))
 
 
 def _boolean(field: str, value: object) -> bool:
@@ -193,17 +220,18 @@ def _integer(field: str, value: object) -> int:
 
 
 def _planned(value: object) -> tuple[QueuePair, ...] | int:
-    if type(value) is int and value >= 0:
+    if type(value) is int and 0 <= value <= MAX_QUEUE_PAIRS:
         return value
     if not isinstance(value, list):
-        raise PlanError("planned", value, "must be a list of [src, port, dst, port, index], or a number")
+        allowed = f"must be a list of [src, port, dst, port, index], or a number up to {MAX_QUEUE_PAIRS}"
+        raise PlanError("planned", value, allowed)
     pairs = []
     for item in value:
         match item:
-            case [str(src), int(src_port), str(dst), int(dst_port), int(index)]:
+            case [str(src), int(src_port), str(dst), int(dst_port), int(index)] if src != dst and index >= 0:
                 pairs.append(QueuePair(End(src, src_port), End(dst, dst_port), index))
             case _:
-                raise PlanError("planned", item, "must be [source GPU, port, destination GPU, port, index]")
+                raise PlanError("planned", item, "must be [source GPU, port, another GPU, port, index from 0]")
     return tuple(pairs)
 
 
@@ -227,7 +255,7 @@ def from_topo(text: str) -> Plan:
             name = positional[place]
         if name not in allowed:
             raise PlanError("topo", text, f"{name} is unknown; {kind} takes {', '.join(allowed)}")
-        if name != "bundle" and not value.isdecimal():
+        if name != "bundle" and not (value.isdecimal() and len(value) < 10):
             raise PlanError("topo", text, f"{name} must be a whole number; {usage}")
         settings[name] = value if name == "bundle" else int(value)
     if missing := [name for name in positional[:2] if name not in settings]:

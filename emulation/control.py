@@ -58,6 +58,8 @@ class Controller:
         self._environment = dict(os.environ)
         if sdn is not None:
             self._environment["ZCUBE_SDN"] = sdn
+        name = Path(str(log.name)).name  # of a stream that has none, such as standard error: <stderr>
+        self._where = "" if name.startswith("<") else f"; see {name}"
         self._log, self._descriptors = log, polls.descriptors if polls else ()
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
         self._argv = [
@@ -117,7 +119,7 @@ class Controller:
             if status["state"] == "failed":
                 raise RunError(f"the controller reports a failure: {first_error(status)}")
             if self.process.poll() is not None:
-                raise RunError(f"the controller ended with status {self.process.returncode}; see controller.log")
+                raise RunError(f"the controller ended with status {self.process.returncode}{self._where}")
             if time.monotonic() > deadline:
                 raise RunError(f"the switches did not confirm their rules within {timeout_s:.0f} s: {status}")
             time.sleep(0.02)
@@ -125,7 +127,7 @@ class Controller:
     def cabling(self) -> dict[str, Any]:
         """What its discovery of the cabling has come to; see `controller.discovery`. Raises RunError when it failed."""
         if self.process.poll() is not None:
-            raise RunError(f"the controller ended with status {self.process.returncode}; see controller.log")
+            raise RunError(f"the controller ended with status {self.process.returncode}{self._where}")
         try:
             found: dict[str, Any] = json.loads(self._cabling_path.read_text())
         except FileNotFoundError:

@@ -13,7 +13,6 @@ import json
 import os
 import socket
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from dataclasses import asdict
@@ -31,6 +30,7 @@ from emulation.probe import Settings
 from emulation.probe_path import Observed, Sighting, follow
 from emulation.sandbox import STATE_DIR
 from emulation.watch import Watch
+from scenario.errors import TestbedError
 from topologies import paths
 from topologies.build import build
 from topologies.fabric import End, Fabric
@@ -101,8 +101,7 @@ def observe(net: network.EmulatedNetwork, watch: Watch, qp: QueuePair, flow: Fiv
 def bring_up(fabric: Fabric, plan: Plan) -> tuple[network.EmulatedNetwork, Controller]:
     """The fabric with the plan's rules confirmed. Raises RunError."""
     network.make_management_bridge()
-    with tempfile.TemporaryFile() as log:
-        controller = Controller(plan, STATE_DIR, log)
+    controller = Controller(plan, STATE_DIR, sys.stderr.buffer)
     net = network.build(fabric, network.EmulatedRates(_BPS_PER_GBPS, 9000, 4096))
     network.start_switches(net)
     controller.wait_confirmed()
@@ -175,8 +174,17 @@ def _chosen_by(hashed: bool, planned: bool) -> str:
     return "exact rules of the plan (ecmp)" if planned else "the switches' own hash, select groups (ecmp_ovs)"
 
 
-def main(argv: list[str]) -> None:
-    """Probe as the settings say."""
+def main(argv: list[str]) -> int:
+    """Probe as the settings say; the exit status. What went wrong is one message for the caller."""
+    try:
+        _main(argv)
+    except TestbedError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return error.exit_code
+    return 0
+
+
+def _main(argv: list[str]) -> None:
     settings = Settings.from_json(argv[0])
     fabric = build(FabricPlan(**settings.fabric))
     plan, pairs = plan_of(settings, fabric)
@@ -186,4 +194,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -55,7 +55,20 @@ def test_defaults_and_every_pair() -> None:
         (MINIMAL | {"protocols": [1]}, "protocols"),
         (MINIMAL | {"planned": [["gpu1", 1]]}, "planned"),
         (MINIMAL | {"planned": -1}, "planned"),
+        (MINIMAL | {"protocols": [[6]]}, "protocols"),
+        (MINIMAL | {"protocols": []}, "protocols"),
+        (MINIMAL | {"planned": [["gpu1", 1, "gpu1", 2, 0]]}, "planned"),
+        (MINIMAL | {"planned": [["gpu1", 1, "gpu2", 2, -1]]}, "planned"),
+        (MINIMAL | {"planned": 17}, "planned"),
         (MINIMAL | {"expected": "odd1"}, "expected"),
+        (MINIMAL | {"expected": []}, "expected"),
+        (MINIMAL | {"expected": [[1]]}, "expected"),
+        (MINIMAL | {"fabric": {"kind": "zcube", "gpus": 8, "gpu_gbps": "x"}}, "fabric.gpu_gbps"),
+        (MINIMAL | {"fabric": {"kind": "zcube", "gpus": 8, "gpu_gbps": float("nan")}}, "fabric.gpu_gbps"),
+        (MINIMAL | {"fabric": {"kind": "zcube", "gpus": 8, "partial": "x"}}, "fabric.partial"),
+        (MINIMAL | {"fabric": {"kind": "zcube", "gpus": 8, "equal_cost": []}}, "fabric.equal_cost"),
+        (MINIMAL | {"fabric": {"kind": "zcube", "gpus": 8388608}}, "fabric.gpus"),
+        (MINIMAL | {"fabric": {"kind": "zcube", "gpus": 8, "bundle": ["x"] * 9000}}, "fabric.bundle"),
         (MINIMAL | {"fabric": {"kind": "zcube"}}, "fabric.gpus"),
         (MINIMAL | {"fabric": {"kind": "torus", "gpus": 8}}, "fabric.kind"),
         (MINIMAL | {"fabric": {"kind": "zcube", "gpus": "8"}}, "fabric.gpus"),
@@ -65,7 +78,7 @@ def test_defaults_and_every_pair() -> None:
 def test_bad_plans_name_the_field(data: object, field: str) -> None:
     with pytest.raises(PlanError) as caught:
         from_json(data)
-    assert caught.value.field == field
+    assert caught.value.field == field and len(str(caught.value)) < 1000
 
 
 def test_what_only_the_fabric_shows() -> None:
@@ -189,12 +202,24 @@ def test_a_port_in_use_is_one_message_and_status_3() -> None:
         (["--topo", "zcube,32,8", "--port", "99999"], "ryu", 3, "cannot listen"),
         (["--topo", "zcube,32,8", "--port", "16699"], "pox", 3, "must be one of ryu, os-ken"),
         ([], "ryu", 2, "--plan"),
+        (["--topo", ""], "ryu", 2, "must be like zcube,32,8"),
+        (["--topo", "zcube,8388608,4096"], "ryu", 2, "fabric.gpus = 8388608"),
+        (["--topo", "zcube,32," + "9" * 5000], "ryu", 2, "must be a whole number"),
+        (["--plan", "{tmp}/deep.json"], "ryu", 2, "nested too deeply"),
+        (["--topo", "zcube,32,8", "--status", "{tmp}"], "ryu", 2, "is a folder"),
+        (["--topo", "zcube,32,8", "--cabling", "{tmp}"], "ryu", 2, "is a folder"),
+        (["--topo", "zcube,32,8", "--status", "{tmp}/s", "--socket", "/nowhere/s"], "ryu", 2, "does not exist"),
+        (["--topo", "zcube,32,8", "--statistics", "{tmp}/log"], "ryu", 2, "statistics-fd = -1"),
+        (["--topo", "zcube,32,8", "--statistics", "{tmp}/log", "--statistics-hz", "nan"], "ryu", 2, "statistics-hz"),
     ],
 )
-def test_launch_errors(arguments: list[str], sdn: str, code: int, text: str) -> None:
-    done = launch(*arguments, sdn=sdn)
+def test_launch_errors(arguments: list[str], sdn: str, code: int, text: str, tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    done = launch(*(argument.replace("{tmp}", str(tmp_path)) for argument in arguments), sdn=sdn)
     assert done.returncode == code, done.stderr
     assert text in done.stderr and "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["deep.json"]
+    assert not list(tmp_path.parent.glob("*.part"))
 
 
 @pytest.mark.parametrize("sdn", ["ryu", "os-ken"])
