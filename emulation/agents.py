@@ -1,8 +1,11 @@
-"""The runner's side of the traffic agents: starts one in each GPU that sends or receives, and talks to them."""
+"""The runner's side of the traffic agents: starts one for each server, which serves those GPUs of it that send or
+receive, and talks to each GPU on a socket of its own."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import select
 import socket
 import subprocess
@@ -20,9 +23,12 @@ from scenario.models import Scenario, TransportSection
 from scenario.scale import Scale
 from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple
 from topologies.routes import NONE, Failures
+from traffic.endpoint import LEAST_BYTES
 
 #: A connection with fewer frames in flight waits for acknowledgements on the longest paths.
 MIN_WINDOW_FRAMES = 4
+#: Ids of transfers outside a run's own; an id has 32 bits.
+LONE_TRANSFERS_FROM = 0xFF00_0000
 AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent.py"
 
 
@@ -68,7 +74,12 @@ class AgentPool:
         self.failures_since: list[tuple[int, Failures]] = []  # monotonic ns at which flows were moved
         self._came_back = False  # a queue pair had a path again before its receiver had answered
         self._asked: dict[tuple[str, str, int], int] = {}  # receiver, address, port -> cut queue pair
-        self._connecting: dict[str, list[list[int]]] = {}  # sender -> batches of queue pairs it was told to connect
+        self._connecting: set[int] = set()  # queue pairs that their sender was told to connect
+        self._sent_bytes: dict[int, int] = {}  # transfer -> emulated bytes that must arrive
+        self._lone = itertools.count(LONE_TRANSFERS_FROM)
+        self.verified = 0  # transfers of which every byte came once, and was what was sent
+        self.complaints: list[str] = []  # about those that were not
+        self._doubted: set[object] = set()
         for number, qp in enumerate(self.queue_pairs):
             self._ids_by_pair.setdefault((qp.src.node, qp.dst.node), []).append(number)
             flow = five_tuple(network.fabric, qp)
@@ -78,21 +89,32 @@ class AgentPool:
         self.processes: list[subprocess.Popen[bytes]] = []
         self._name_by_fd: dict[int, str] = {}
         self.poller = select.epoll()
+        by_server: dict[str, list[str]] = {}
         for name in names:
-            self._start(name, log)
+            by_server.setdefault(network.fabric.gpu_by_name[name].server, []).append(name)
+        for gpus in by_server.values():
+            self._start(gpus, log)
         self._open(names, scale, scenario.transport)
 
-    def _start(self, name: str, log: IO[bytes]) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def _start(self, gpus: Sequence[str], log: IO[bytes]) -> None:
+        """One process for the GPUs of a server. It makes its sockets in their network namespaces."""
+        inherited: list[int] = []
         command = [sys.executable, "-I", "-S", str(AGENT)]
-        process = self.network.net[name].popen(command, stdin=theirs.fileno(), stdout=log, stderr=log)
-        theirs.close()
-        ours.settimeout(60)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        self.sockets[name] = ours
-        self._name_by_fd[ours.fileno()] = name
-        self.processes.append(process)
-        self.poller.register(ours.fileno(), select.EPOLLIN)
+        for name in gpus:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            namespace = os.open(f"/proc/{self.network.node_pid(name)}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            inherited += [theirs.detach(), namespace]
+            command.append(f"{inherited[-2]}:{namespace}")
+            ours.settimeout(60)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            self.sockets[name] = ours
+            self._name_by_fd[ours.fileno()] = name
+            self.poller.register(ours.fileno(), select.EPOLLIN)
+        self.processes.append(
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=inherited)
+        )
+        for fd in inherited:
+            os.close(fd)
 
     def _open(self, names: Iterable[str], scale: Scale, transport: TransportSection) -> None:
         window_frames, chunk_frames = transport.inflight_cap_frames, transport.chunk_frames
@@ -116,9 +138,11 @@ class AgentPool:
         wanted: dict[str, list[list[object]]] = {}
         for number, qp in enumerate(self.queue_pairs):
             wanted.setdefault(qp.src.node, []).append(self._next_turn(number))
-        for name, qps in wanted.items():
-            for at in range(0, len(qps), 500):
-                self._order(name, op="connect", port=QP_SERVER_PORT, qps=qps[at : at + 500])
+        for at in range(0, max(map(len, wanted.values()), default=0), 500):  # all agents at a time
+            batch = {name: rest for name, qps in wanted.items() if (rest := qps[at : at + 500])}
+            for name, qps in batch.items():
+                self._order(name, op="connect", port=QP_SERVER_PORT, qps=qps)
+            for name in batch:
                 self._answer(name)
 
     def _order(self, name: str, **message: object) -> None:
@@ -143,6 +167,7 @@ class AgentPool:
     def send(self, transfer_id: int, src_gpu: str, dst_gpu: str, payload_bytes: int) -> None:
         """Start a handoff, striped as the scenario's routing says."""
         lanes = self.lane_groups(src_gpu, dst_gpu)
+        self._sent_bytes[transfer_id] = max(payload_bytes, LEAST_BYTES * len(lanes))
         self._order(src_gpu, op="send", id=transfer_id, bytes=payload_bytes, lanes=lanes)
 
     def lane_groups(self, src_gpu: str, dst_gpu: str) -> list[list[int]]:
@@ -185,7 +210,7 @@ class AgentPool:
                     self.cut.add(number)
                     self._asked[peer] = number
                     to_cut.setdefault(qp.dst.node, []).append([flow.src_ip, flow.src_port, self._turns[number]])
-                elif qp in left and number in self.cut and not self._is_connecting(number):
+                elif qp in left and number in self.cut and number not in self._connecting:
                     if peer in self._asked:
                         self._came_back = True
                     else:
@@ -203,11 +228,8 @@ class AgentPool:
         self._by_addresses[qp.dst.node, flow.src_ip, flow.src_port] = qp
         return number
 
-    def _is_connecting(self, number: int) -> bool:
-        return any(number in batch for batches in self._connecting.values() for batch in batches)
-
     def _connect(self, name: str, numbers: list[int]) -> None:
-        self._connecting.setdefault(name, []).append(numbers)
+        self._connecting.update(numbers)
         self._order(name, op="connect", port=QP_SERVER_PORT, qps=[self._next_turn(number) for number in numbers])
 
     def _next_turn(self, number: int) -> list[object]:
@@ -245,19 +267,47 @@ class AgentPool:
             elif message["ev"] == "moved":
                 self.moved_bytes += int(str(message["bytes"]))
             elif message["ev"] == "connected":
-                self.cut -= set(self._connecting[name].pop(0))
+                self._has_connected([int(number) for number in message["qps"]])  # type: ignore[attr-defined]
+            elif message["ev"] == "corrupt":
+                self._complain(name, message)
+
+    def _has_connected(self, numbers: Sequence[int]) -> None:
+        """Queue pairs have a connection. A path may have gone again meanwhile."""
+        self.cut.difference_update(numbers)
+        self._connecting.difference_update(numbers)
+        fabric = self.network.fabric
+        if self._failures and any(
+            qp not in self.paths.queue_pairs(fabric, qp.src.node, qp.dst.node, self._failures)
+            for qp in map(self.queue_pairs.__getitem__, numbers)
+        ):
+            self.set_failures(self._failures)
+
+    def _complain(self, receiver: str, message: dict[str, object]) -> None:
+        self._doubted.add(message["id"])
+        ip, port = map(str, message["peer"])  # type: ignore[call-overload]
+        qp = self._by_addresses.get((receiver, ip, int(port)))
+        way = f"{qp.src} to {qp.dst}, index {qp.index}" if qp else f"{ip}:{port} to {receiver}"
+        self.complaints.append(
+            f"transfer {message['id']}, queue pair {way}, offset {message['offset']}: {message['text']}"
+        )
 
     def _done(self, receiver: str, message: dict[str, object]) -> Done:
         parts = tuple(
             Part(self._by_addresses[receiver, str(ip), int(port)], int(size), int(t_ns))
             for ip, port, size, t_ns in message["parts"]  # type: ignore[attr-defined]
         )
-        return Done(int(str(message["id"])), int(str(message["t_ns"])), parts)
+        number = int(str(message["id"]))
+        arrived, sent = sum(part.payload_bytes for part in parts), self._sent_bytes.pop(number, None)
+        if arrived != sent:
+            self.complaints.append(f"transfer {number}: {arrived} bytes arrived at {receiver}, {sent} were sent")
+        elif number not in self._doubted:
+            self.verified += 1
+        return Done(number, int(str(message["t_ns"])), parts)
 
     def transfer_alone(self, src_gpu: str, dst_gpu: str, payload_bytes: int, timeout_s: float) -> float:
         """Wall seconds of one handoff on the idle fabric. Raises RunError after `timeout_s`."""
         began_ns = time.monotonic_ns()
-        self.send(0, src_gpu, dst_gpu, payload_bytes)
+        self.send(next(self._lone), src_gpu, dst_gpu, payload_bytes)
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for done in self.poll(0.1):
@@ -270,14 +320,17 @@ class AgentPool:
         Reports of handoffs that come meanwhile are lost. When every handoff has been reported, one that is half arrived
         is made of bytes that came twice.
         """
-        totals = {"retransmits": 0.0, "cpu_s": 0.0, "half_arrived": 0.0}
+        totals = {"retransmits": 0.0, "half_arrived": 0.0}
+        cpu_s: dict[object, float] = {}  # by process
         for name in self.sockets:
             self._order(name, op="stats")
             while (message := self._answer(name))["ev"] != "stats":
-                pass
+                if message["ev"] == "corrupt":
+                    self._complain(name, message)
             for key in totals:
                 totals[key] += float(str(message[key]))
-        return totals
+            cpu_s[message["pid"]] = float(str(message["cpu_s"]))
+        return {**totals, "cpu_s": sum(cpu_s.values())}
 
     def close(self) -> None:
         """End the agents: they leave when their socket closes."""

@@ -50,6 +50,8 @@ class Measured:
     timer_lags_s: Sequence[float]
     report_lags_s: Sequence[float]
     cpu_share: float
+    transfers_verified: int = 0
+    complaints: Sequence[str] = ()
     fault_events: int = 0
     controller_restarts: Sequence[Restart] = ()
 
@@ -74,6 +76,7 @@ def judge(m: Measured) -> dict[str, object]:
             "cpu_pct", 100 * m.cpu_share, "%", "<= 95", m.cpu_share <= 0.95,
             "of all cores while serving",
         ),
+        _verified(m),
         *_restarts(m.controller_restarts),
     ]  # fmt: skip
     return {
@@ -81,6 +84,18 @@ def judge(m: Measured) -> dict[str, object]:
         "valid": all(check.ok is not False for check in checks),
         "checks": [asdict(check) for check in checks],
     }
+
+
+def _verified(m: Measured) -> Check:
+    if m.complaints:
+        more = f" ({len(m.complaints) - 1} more complaints)" if len(m.complaints) > 1 else ""
+        text = f"{m.complaints[0]}{more}"
+    else:
+        text = "transfers of which every byte arrived once, with the content that was sent"
+    return Check(
+        "transfers_verified", m.transfers_verified, "transfers", f"all {m.transfers_done}",
+        not m.complaints and m.transfers_verified == m.transfers_done, text,
+    )  # fmt: skip
 
 
 def _restarts(restarts: Sequence[Restart]) -> list[Check]:

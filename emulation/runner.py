@@ -331,6 +331,8 @@ class Run:
                 if item.done is not None and item.order.transfer_id in reference and self._resolved(item.order.bytes)
             ],
             transfers_done=sum(item.done is not None for item in sent),
+            transfers_verified=loop.pool.verified - len(lone),
+            complaints=loop.pool.complaints,
             sampler=sampler,
             sampler_period_ms=1e3 / sample_hz(self.scenario.fabric, self.scenario.telemetry, self.scale),
             frame_time_ms=1e3 * self.scale.frame_time_wall_s(self.scenario.fabric.gpu_gbps),

@@ -185,12 +185,13 @@ class FaultRun:
         self.player.finish()
         self.until("after the storm: agents know", lambda: not self.agents_know)
 
-    def finish(self) -> None:
-        """Every pair once more; then all that was sent must have arrived."""
+    def finish(self, planned: int) -> None:
+        """Every pair once more; then all that was sent must have arrived, and every queue pair be connected again."""
         handoffs = self.handoffs
         self.arrived("the whole fabric again", {handoffs.send(pair, PROBE_BYTES) for pair in handoffs.pairs})
         self.keep_moving = False
         self.arrived("the last handoffs", set(handoffs.open))
+        self.until("every queue pair is back", lambda: not any(number in self.pool.cut for number in range(planned)))
 
 
 def main(text: str, sdn: str) -> dict[str, object]:
@@ -209,13 +210,13 @@ def main(text: str, sdn: str) -> dict[str, object]:
         run = FaultRun(net, controller, pool)
         run.play()
         run.storm()
-        run.finish()
+        run.finish(len(planned))
         left = pool.statistics()
         pool.close()
         repairs = controller.status()["repairs"]
         controller.close()
     return {
-        "wrong": run.handoffs.wrong,
+        "wrong": run.handoffs.wrong + pool.complaints,
         "faults": len(run.faults),
         "handoffs": len(run.handoffs.sent),
         "handoffs_hit": run.handoffs_hit,

@@ -74,6 +74,8 @@ def main(text: str, policy: str) -> dict[str, object]:
     planned = {qp: routing.path(fabric, qp).egress for qp in pairs}
     return {
         "handoffs": handoffs,
+        "complaints": pool.complaints,
+        "verified": pool.verified,
         "connections": len(pairs),
         "as_planned": sum(planned[qp] == seen[qp].egress for qp in pairs),
         "paths": len({seen[qp].egress for qp in pairs}),

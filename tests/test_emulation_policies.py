@@ -26,6 +26,7 @@ def served(tmp_path: Path, fabric: str, policy: str) -> dict[str, Any]:
         code = sandbox.wait(10)
     assert code == 0, (tmp_path / "log").read_text()[-2000:]
     found: dict[str, Any] = json.loads(output)
+    assert found["complaints"] == [] and found["verified"] == len(found["handoffs"]) == 6
     for one in found["handoffs"]:
         assert one["off_by"] < 0.02, one
     return found

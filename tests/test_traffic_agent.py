@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from traffic.agent import HEADER
+from traffic.agent import HEADER, greeting, header
+from traffic.pattern import content
 
 AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent.py"
 
@@ -169,10 +170,10 @@ def test_a_connection_that_comes_to_light_after_it_was_given_up_is_dropped_unrea
     _, receiver, port = peers
     receiver.order(op="cut_in", peers=[[*PAIRS[0][:2], 2]])
     assert receiver.report()["offsets"] == [[*PAIRS[0][:2], 0]]
-    chunk = HEADER.pack(7, 100, 100, 0) + bytes(100 - HEADER.size)
+    chunk = header(7, 100, 0, 100) + content(7, HEADER.size, 100 - HEADER.size)
     for turn in (2, 3):
         with socket.create_connection((PAIRS[0][2], port), 5, source_address=PAIRS[0][:2]) as late:
-            late.sendall(HEADER.pack(0, turn, 0, 0) + chunk)
+            late.sendall(greeting(turn) + chunk)
             if turn == 2:
                 with pytest.raises(ConnectionResetError):
                     late.recv(1)
@@ -197,3 +198,30 @@ def test_a_queue_pair_that_stands_in_takes_over_what_is_under_way(
     if not connected_first:
         connect(sender, port, 2)
     assert collect(receiver, [], {1}) == {1: 60_000_000}  # 0 and 1 never come back
+
+
+def raw(receiver: Peer, port: int, *pieces: bytes) -> dict[str, object]:
+    """Send pieces of a stream to the receiver as the sender of queue pair 0; returns its first report."""
+    with socket.create_connection((PAIRS[0][2], port), 5, source_address=PAIRS[0][:2]) as sock:
+        sock.sendall(greeting(1) + b"".join(pieces))
+        return receiver.report()
+
+
+def test_a_byte_that_was_changed_is_found_with_its_place(peers: tuple[Peer, Peer, int]) -> None:
+    _, receiver, port = peers
+    sent = bytearray(content(7, HEADER.size, 50_000 - HEADER.size))
+    sent[40_000 - HEADER.size] ^= 1
+    found = raw(receiver, port, header(7, 50_000, 0, 50_000), sent)
+    assert (found["ev"], found["id"], found["peer"], found["offset"]) == ("corrupt", 7, [*PAIRS[0][:2]], 40_000)
+    assert receiver.report()["ev"] == "done"  # the handoff ends, and the run tells
+
+
+def test_bytes_that_come_twice_are_found_and_not_counted(peers: tuple[Peer, Peer, int]) -> None:
+    _, receiver, port = peers
+    chunk = header(7, 200, 0, 100) + content(7, HEADER.size, 100 - HEADER.size)
+    found = raw(receiver, port, chunk, chunk)
+    assert found["ev"] == "corrupt" and "twice" in str(found["text"])
+    receiver.order(op="stats")
+    while (found := receiver.report())["ev"] != "stats":
+        assert found["ev"] == "corrupt"
+    assert found["half_arrived"] == 1  # 100 of 200 bytes
