@@ -11,6 +11,8 @@ from analysis.stats import P99_MIN_COUNT
 #: Shared packet buffer of a 51.2 Tb/s switch ASIC (Broadcom Tomahawk 5 class), for a sense of size only.
 ASIC_BUFFER_BYTES = 165e6
 
+_TRANSPORTS = {"tcp": "TCP", "udp": "UDP with Swift"}
+
 
 def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
     """The four things that a reader must know before any figure."""
@@ -20,7 +22,9 @@ def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
         scaled = "The runs are simulated: flows share links by max-min fairness, without packets or windows."
         transport = "No transport runs: neither TCP nor RDMA, no loss, no congestion control."
     else:
-        transport = "TCP stands for RDMA: no PFC, no ECN marks, no RDMA NIC."
+        kinds = sorted({_TRANSPORTS[arm.scenario.transport.kind] for arm in runs if not arm.simulated})
+        verb = "stands" if len(kinds) == 1 else "stand"
+        transport = f"{' and '.join(kinds)} {verb} for RDMA: no PFC, no ECN marks, no RDMA NIC."
         emulated = short(gbps * scale.rate_factor * 1e3)
         scaled = (
             f"Ports run scaled down: {emulated} Mb/s stands for {gbps:g} Gb/s, and one model second took "

@@ -19,14 +19,17 @@ from typing import IO
 
 from emulation.network import EmulatedNetwork
 from scenario.errors import RunError
-from scenario.models import Scenario, TransportSection
+from scenario.models import Scenario
 from scenario.scale import Scale
+from topologies.fabric import End
 from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple
 from topologies.routes import NONE, Failures
 from traffic.endpoint import LEAST_BYTES
 
 #: A connection with fewer frames in flight waits for acknowledgements on the longest paths.
 MIN_WINDOW_FRAMES = 4
+#: Queue pairs in one order, which must fit into one packet of the control socket.
+ROWS_AN_ORDER = 200
 #: Ids of transfers outside a run's own; an id has 32 bits.
 LONE_TRANSFERS_FROM = 0xFF00_0000
 AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent.py"
@@ -63,7 +66,11 @@ class AgentPool:
     ) -> None:
         """Start the agents and open every queue pair. Raises RunError when one does not connect."""
         self.network, self.routing, self.paths = network, scenario.routing, scenario.paths
-        self.queue_pairs = list(queue_pairs)
+        self.transport, self.scale = scenario.transport, scale
+        #: With UDP the sprayed queue pairs of a port pair are the source ports of one, the first.
+        self._one_carries = self.paths.policy == "spray" and self.transport.kind == "udp"
+        self._source_ports: dict[tuple[End, End], list[int]] = {}
+        self.queue_pairs: list[QueuePair] = []  # those that carry, by number
         self._ids_by_pair: dict[tuple[str, str], list[int]] = {}
         self._by_addresses: dict[tuple[str, str, int], QueuePair] = {}
         self._sent_by_pair: dict[tuple[str, str], int] = {}
@@ -80,10 +87,8 @@ class AgentPool:
         self.verified = 0  # transfers of which every byte came once, and was what was sent
         self.complaints: list[str] = []  # about those that were not
         self._doubted: set[object] = set()
-        for number, qp in enumerate(self.queue_pairs):
-            self._ids_by_pair.setdefault((qp.src.node, qp.dst.node), []).append(number)
-            flow = five_tuple(network.fabric, qp)
-            self._by_addresses[qp.dst.node, flow.src_ip, flow.src_port] = qp
+        for qp in queue_pairs:
+            self._register(qp)
         names = sorted({end.node for qp in self.queue_pairs for end in (qp.src, qp.dst)}, key=lambda n: int(n[3:]))
         self.sockets: dict[str, socket.socket] = {}
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -94,7 +99,7 @@ class AgentPool:
             by_server.setdefault(network.fabric.gpu_by_name[name].server, []).append(name)
         for gpus in by_server.values():
             self._start(gpus, log)
-        self._open(names, scale, scenario.transport)
+        self._open(names)
 
     def _start(self, gpus: Sequence[str], log: IO[bytes]) -> None:
         """One process for the GPUs of a server. It makes its sockets in their network namespaces."""
@@ -116,9 +121,11 @@ class AgentPool:
         for fd in inherited:
             os.close(fd)
 
-    def _open(self, names: Iterable[str], scale: Scale, transport: TransportSection) -> None:
+    def _open(self, names: Iterable[str]) -> None:
+        scale, transport = self.scale, self.transport
         window_frames, chunk_frames = transport.inflight_cap_frames, transport.chunk_frames
-        if self.paths.policy == "spray":  # the connections of a port pair share its cap, and each frame its path anew
+        if self.paths.policy == "spray" and not self._one_carries:
+            # The connections of a port pair share its cap, and each frame its path anew.
             a_port_pair = Counter((qp.src, qp.dst) for qp in self.queue_pairs)
             window_frames = max(MIN_WINDOW_FRAMES, window_frames // max(a_port_pair.values()))
             chunk_frames = 1
@@ -126,20 +133,24 @@ class AgentPool:
             self._order(
                 name,
                 op="open",
+                kind=transport.kind,
                 listen=[port.ip for port in self.network.fabric.gpu_by_name[name].ports],
                 port=QP_SERVER_PORT,
                 cc=transport.congestion_control,
                 window_bytes=window_frames * scale.mss_bytes,
                 chunk_bytes=chunk_frames * scale.mss_bytes,
                 frame_bytes=scale.mss_bytes,
+                pacing_bytes_per_s=round(
+                    scale.rate_bps(scale.goodput_gbps(transport.pacing_gbps)) / 8 if transport.pacing_gbps else 0
+                ),
             )
         for name in names:
             self._answer(name)
         wanted: dict[str, list[list[object]]] = {}
         for number, qp in enumerate(self.queue_pairs):
             wanted.setdefault(qp.src.node, []).append(self._next_turn(number))
-        for at in range(0, max(map(len, wanted.values()), default=0), 500):  # all agents at a time
-            batch = {name: rest for name, qps in wanted.items() if (rest := qps[at : at + 500])}
+        for at in range(0, max(map(len, wanted.values()), default=0), ROWS_AN_ORDER):  # all agents at a time
+            batch = {name: rest for name, qps in wanted.items() if (rest := qps[at : at + ROWS_AN_ORDER])}
             for name, qps in batch.items():
                 self._order(name, op="connect", port=QP_SERVER_PORT, qps=qps)
             for name in batch:
@@ -195,14 +206,13 @@ class AgentPool:
         self.failures_since.append((time.monotonic_ns(), failures))
         to_cut: dict[str, list[list[object]]] = {}
         to_connect: dict[str, list[int]] = {}
-        for (src, dst), ids in self._ids_by_pair.items():
+        for (src, dst), ids in list(self._ids_by_pair.items()):
             left = self.paths.queue_pairs(fabric, src, dst, failures)
             known = {self.queue_pairs[number]: number for number in ids}
             for qp in left:
-                if qp not in known:
-                    known[qp] = self._register(qp)
-                    ids.append(known[qp])
-                    self.cut.add(known[qp])  # until it is connected
+                if qp not in known and (number := self._register(qp)) is not None:
+                    known[qp] = number
+                    self.cut.add(number)  # until it is connected
             for qp, number in known.items():
                 flow = five_tuple(fabric, qp)
                 peer = qp.dst.node, flow.src_ip, flow.src_port
@@ -221,11 +231,18 @@ class AgentPool:
             self._connect(name, numbers)
         return sum(map(len, to_cut.values()))
 
-    def _register(self, qp: QueuePair) -> int:
-        number = len(self.queue_pairs)
-        self.queue_pairs.append(qp)
+    def _register(self, qp: QueuePair) -> int | None:
+        """Learn of a queue pair; its number, if it is one that carries (see `_one_carries`)."""
         flow = five_tuple(self.network.fabric, qp)
         self._by_addresses[qp.dst.node, flow.src_ip, flow.src_port] = qp
+        ports = self._source_ports.setdefault((qp.src, qp.dst), [])
+        if flow.src_port not in ports:
+            ports.append(flow.src_port)
+        if self._one_carries and qp.index:
+            return None
+        number = len(self.queue_pairs)
+        self.queue_pairs.append(qp)
+        self._ids_by_pair.setdefault((qp.src.node, qp.dst.node), []).append(number)
         return number
 
     def _connect(self, name: str, numbers: list[int]) -> None:
@@ -237,7 +254,14 @@ class AgentPool:
         qp = self.queue_pairs[number]
         flow = five_tuple(self.network.fabric, qp)
         self._turns[number] = self._turns.get(number, 0) + 1
-        return [number, flow.src_ip, flow.src_port, flow.dst_ip, qp.dst.node, self._turns[number]]
+        row: list[object] = [number, flow.src_ip, flow.src_port, flow.dst_ip, qp.dst.node, self._turns[number]]
+        if self.transport.kind == "udp":
+            fabric = self.network.fabric
+            frame_s = self.scale.frame_time_wall_s(fabric.port(qp.src.node, qp.src.port).gbps)
+            hops = len(self.paths.path(fabric, qp, self._failures).switches)
+            ports = self._source_ports[qp.src, qp.dst] if self._one_carries else [flow.src_port]
+            row.append({"ports": ports, "frame_ns": round(frame_s * 1e9), "hops": hops})
+        return row
 
     def _take_offsets(self, receiver: str, offsets: Iterable[tuple[str, int, int]]) -> None:
         """A receiver has said how far cut queue pairs got: their senders send the rest by others."""
@@ -315,7 +339,7 @@ class AgentPool:
         raise RunError(f"a lone transfer {src_gpu} -> {dst_gpu} did not arrive within {timeout_s:.0f} s")
 
     def statistics(self) -> dict[str, float]:
-        """TCP retransmissions, CPU seconds and handoffs half arrived, summed over agents.
+        """Packets sent again, CPU seconds and handoffs half arrived, summed over agents.
 
         Reports of handoffs that come meanwhile are lost. When every handoff has been reported, one that is half arrived
         is made of bytes that came twice.

@@ -137,14 +137,14 @@ def _losses(m: Measured) -> Check:
     if m.fault_events:  # a cable that fails takes packets with it
         return Check(
             "packets_lost", float(explained + unexplained), "packets", "0 in sockets", lost.socket_drops == 0,
-            f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by switch sockets, {unexplained} other TCP"
-            f" retransmissions: {m.fault_events} fault events",
+            f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by switch sockets, {unexplained} others"
+            f" sent again: {m.fault_events} fault events",
         )  # fmt: skip
     return Check(
         "packets_lost", float(explained + unexplained), "packets", "0 unexplained, 0 in sockets",
         unexplained == 0 and lost.socket_drops == 0,
         f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by switch sockets,"
-        f" {unexplained} TCP retransmissions without a drop",
+        f" {unexplained} sent again without a drop",
     )  # fmt: skip
 
 

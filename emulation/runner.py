@@ -137,7 +137,8 @@ class Run:
         # Engine and agents are small and must be prompt; what is started from here on inherits it.
         os.setpriority(os.PRIO_PROCESS, 0, -15)
         self._step("opening queue pairs")
-        watch = None if self.scenario.paths.planned else ConnectionWatch(net)
+        paths = self.scenario.paths
+        watch = None if paths.planned else ConnectionWatch(net, paths.protocol)
         pool = AgentPool(net, self.queue_pairs, self.scale, self.scenario, self._log("agents"))
         self.ways = (
             watch.paths(self.queue_pairs)

@@ -15,7 +15,7 @@ from scenario.faults_section import FaultEvent, FaultsSection, Miscable, Missing
 from scenario.section import Section
 from scenario.serving_section import ServingSection
 from scenario.workload_section import CodingAgentWorkload, Workload
-from topologies.paths import POLICIES, default_policy
+from topologies.paths import POLICIES, TCP, UDP, default_policy
 from topologies.routing import Routing
 
 __all__ = [
@@ -52,7 +52,13 @@ class ScaleSection(Section):
 class TransportSection(Section):
     """The transport that stands for RDMA."""
 
-    congestion_control: Literal["reno", "bbr", "cubic"] = Field("reno", description="set on each socket")
+    kind: Literal["tcp", "udp"] = Field(
+        "tcp", description="tcp: a connection per queue pair; udp: paced datagrams, selective repair, Swift"
+    )
+    congestion_control: Literal["reno", "bbr", "cubic"] = Field("reno", description="tcp: set on each socket")
+    pacing_gbps: float | None = Field(
+        None, gt=0, le=6400, description="line rate that one queue pair sends at most, headers included; default: none"
+    )
     inflight_cap_frames: int = Field(16, ge=2, le=1024, description="frames in flight per connection at most")
     chunk_frames: int = Field(4, ge=1, le=64, description="what a port pulls at a time under adaptive striping")
     asic_buffer_frames: int = Field(16384, ge=64, description="queue limit of one switch ASIC, shared by its ports")
@@ -118,4 +124,5 @@ class Scenario(Section):
     @property
     def paths(self) -> Routing:
         """What decides queue pairs and paths."""
-        return Routing(self.policy, self.routing.queue_pairs, self.seed, self.routing.detour)
+        protocol = UDP if self.transport.kind == "udp" else TCP
+        return Routing(self.policy, self.routing.queue_pairs, self.seed, self.routing.detour, protocol)

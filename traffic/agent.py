@@ -36,12 +36,13 @@ if __name__ == "__main__":  # -I leaves the project's folder out of the path
 
 from traffic.agent_loop import Loop, Namespace
 from traffic.agent_tcp import HEADER, TcpEndpoint, greeting, header
+from traffic.agent_udp import UdpEndpoint
 from traffic.endpoint import Endpoint
 
 __all__ = ["HEADER", "KINDS", "greeting", "header", "main"]
 
 #: Transport -> what carries queue pairs.
-KINDS: dict[str, type[Endpoint]] = {"tcp": TcpEndpoint}
+KINDS: dict[str, type[Endpoint]] = {"tcp": TcpEndpoint, "udp": UdpEndpoint}
 
 
 class Orders:

@@ -1,7 +1,7 @@
 """The event loop of an agent process, and the network namespaces that its sockets are made in. Standard library only.
 
-All sockets are non-blocking; epoll is level-triggered. epoll counts in milliseconds and frames do not, so where a
-timer runs the wait is a `select` on the epoll descriptor, which has microseconds.
+All sockets are non-blocking; epoll is level-triggered. epoll counts in milliseconds and frames do not, so before a
+timer that is near the wait is a `select` on the epoll descriptor, which has microseconds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ import time
 from collections.abc import Callable, Iterator
 
 _CLONE_NEWNET = 0x40000000
+
+#: From here on a millisecond more does not matter.
+_FAR_S = 0.02
 
 
 class Loop:
@@ -55,13 +58,11 @@ class Loop:
         waiting = [self.epoll.fileno()]
         self._stopped = False
         while True:
-            if not self._timers:
-                events = self.epoll.poll()
-            else:
-                left_s = (self._timers[0][0] - time.monotonic_ns()) / 1e9
-                if left_s > 0:
-                    select.select(waiting, [], [], left_s)
-                events = self.epoll.poll(0)
+            left_s = (self._timers[0][0] - time.monotonic_ns()) / 1e9 if self._timers else _FAR_S
+            if 0 < left_s < _FAR_S:
+                select.select(waiting, [], [], left_s)
+                left_s = 0.0
+            events = self.epoll.poll(max(0.0, left_s) if self._timers else None)
             for fd, mask in events:
                 handler = self._handlers.get(fd)
                 if handler is not None:  # one of the same batch may have closed it
