@@ -345,7 +345,7 @@ class AgentPool:
         is made of bytes that came twice.
         """
         totals = {"retransmits": 0.0, "half_arrived": 0.0}
-        cpu_s: dict[object, float] = {}  # by process
+        cpu_s: dict[object, tuple[float, float]] = {}  # by process: all, in the kernel
         for name in self.sockets:
             self._order(name, op="stats")
             while (message := self._answer(name))["ev"] != "stats":
@@ -353,8 +353,9 @@ class AgentPool:
                     self._complain(name, message)
             for key in totals:
                 totals[key] += float(str(message[key]))
-            cpu_s[message["pid"]] = float(str(message["cpu_s"]))
-        return {**totals, "cpu_s": sum(cpu_s.values())}
+            cpu_s[message["pid"]] = float(str(message["cpu_s"])), float(str(message["kernel_s"]))
+        total, kernel = (sum(one) for one in zip(*cpu_s.values(), strict=True))
+        return {**totals, "cpu_s": total, "kernel_s": kernel}
 
     def close(self) -> None:
         """End the agents: they leave when their socket closes."""

@@ -170,6 +170,7 @@ class Endpoint:
             ev="stats",
             retransmits=total,
             cpu_s=time.process_time(),
+            kernel_s=os.times().system,
             pid=os.getpid(),
             half_arrived=len(self.arriving),
             complaints=self.complaints,
