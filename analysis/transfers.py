@@ -14,13 +14,24 @@ import pandas as pd
 
 from results.reader import Scale, Window
 
-COLUMNS = ["request_id", "path", "bytes", "t_submit_s", "t_done_s", "isolated_s", "status"]
+COLUMNS = [
+    *("transfer_id", "request_id", "path", "bytes", "t_submit_s", "t_done_s", "isolated_s"),
+    *("attempt", "kind", "piece", "status"),
+]
 
 
 def handoffs(transfers: pd.DataFrame) -> pd.DataFrame:
-    """One row a request: bytes, total_s (NaN when a part did not finish), isolated_s, slowdown = total /
-    isolated."""
-    grouped = transfers.groupby("request_id", sort=True)
+    """One row a request: bytes, total_s (NaN when a part did not finish), isolated_s, slowdown = total / isolated.
+
+    A handoff that was sent in pieces (chunked, layerwise, or again after a failure) waited between them for other
+    things than the fabric: its slowdown is the time that its transfers took over what they take alone, both summed. A
+    transfer that a later attempt replaced does not count.
+    """
+    kv = transfers[transfers["kind"] == "kv"] if "kind" in transfers else transfers
+    if "attempt" in kv:
+        last = kv.groupby("request_id")["attempt"].transform("max")
+        kv = kv[kv["t_done_s"].notna() | (kv["attempt"] == last)]
+    grouped = kv.groupby("request_id", sort=True)
     table = pd.DataFrame(
         {
             "bytes": grouped["bytes"].sum(),
@@ -29,10 +40,19 @@ def handoffs(transfers: pd.DataFrame) -> pd.DataFrame:
             "isolated_s": grouped["isolated_s"].max(),
         }
     )
-    unfinished = transfers.loc[transfers["t_done_s"].isna(), "request_id"].unique()
+    unfinished = kv.loc[kv["t_done_s"].isna(), "request_id"].unique()
     table.loc[table.index.isin(unfinished), "done_s"] = np.nan
     table["total_s"] = table["done_s"] - table["submit_s"]
     table["slowdown"] = table["total_s"] / table["isolated_s"].where(table["isolated_s"] > 0)
+    pieces = grouped["piece"].nunique() > 1 if "piece" in kv else table["bytes"] < 0
+    if pieces.any():
+        by_transfer = kv.groupby(["request_id", "transfer_id"]).agg(
+            submit_s=("t_submit_s", "min"), done_s=("t_done_s", "max"), alone_s=("isolated_s", "max")
+        )
+        by_transfer["taken_s"] = by_transfer["done_s"] - by_transfer["submit_s"]
+        summed = by_transfer.groupby("request_id")[["taken_s", "alone_s"]].sum()
+        ratio = (summed["taken_s"] / summed["alone_s"].where(summed["alone_s"] > 0)).where(table["done_s"].notna())
+        table.loc[pieces, "slowdown"] = ratio[pieces]
     return table
 
 

@@ -122,7 +122,9 @@ def rows(
             "src_gpu": order.src_gpu,
             "dst_gpu": order.dst_gpu,
             "t_submit_s": item.t_submit_s,
-            "attempt": 1,
+            "attempt": order.attempt,
+            "kind": order.kind,
+            "piece": order.piece,
         }
         if item.done is None:
             found.append({**common, "bytes": order.bytes, "t_done_s": math.nan, "path": [], "status": "unfinished"})

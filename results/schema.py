@@ -69,6 +69,8 @@ TRANSFERS = pa.schema(
         ("ideal_s", pa.float64()),  # duration in the max-min replay of the actual transfers
         ("isolated_s", pa.float64()),  # duration of the whole handoff alone on the fabric
         ("attempt", pa.int32()),
+        ("kind", pa.string()),  # kv (a handoff or a part of one) | prefix (a remote prefix read) | ep | flow
+        ("piece", pa.int32()),  # of the handoff: what left together
         ("status", pa.string()),  # ok | unfinished
     ]
 )

@@ -47,7 +47,9 @@ def transfer_rows(sent: Iterable[Sent], capacities: Mapping[str, float]) -> list
             "dst_gpu": order.dst_gpu,
             "t_submit_s": item.t_submit_s,
             "isolated_s": alone.seconds(item.transfer),
-            "attempt": 1,
+            "attempt": order.attempt,
+            "kind": order.kind,
+            "piece": order.piece,
         }
         if item.end is None:
             unfinished = {"bytes": order.bytes, "path": [], "t_done_s": math.nan, "ideal_s": math.nan}

@@ -10,8 +10,9 @@ from scenario.models import Scenario
 from scenario.scale import Scale, switch_hops_per_s
 from topologies.fabric import Fabric
 from traffic.kv import model_of
+from traffic.nic_map import nic_map
 from traffic.requests import Source
-from traffic.shapes import handoff, planned_pairs
+from traffic.shapes import Flow, carried, decode_targets, handoff, planned_pairs, prefill_instances
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,10 @@ def demand(scenario: Scenario, fabric: Fabric, source: Source) -> Demand:
     pairs = planned_pairs(scenario)
     model = model_of(scenario.serving)
     measured = [r for r in source.requests if r.request_id in source.measured_ids]
-    median_bytes = statistics.median(model.kv_bytes(r.input_tokens) for r in measured)
-    tp = scenario.fabric.gpus_per_server
-    ranks = [f"rank{i}" for i in range(tp)]
-    flows = handoff(scenario.serving.shape, ranks, ranks if scenario.serving.shape == "A" else "one", int(median_bytes))
+    delta = scenario.serving.transfer_content == "delta"
+    sent = (max(1, r.input_tokens - r.cached_tokens) if delta else r.input_tokens for r in measured)
+    median_bytes = statistics.median(map(model.kv_bytes, sent))
+    flows = _flows_of_one(scenario, int(median_bytes))
     routing = scenario.paths
     one = replace(routing, per_port_pair=1) if scenario.routing.qp_policy == "round_robin" else routing
     # A sprayed port pair counts once: the paths of its connections share the frames, one by one.
@@ -60,10 +61,20 @@ def demand(scenario: Scenario, fabric: Fabric, source: Source) -> Demand:
     return Demand(
         senders_gbps=scenario.fabric.gpu_gbps * len({src for src, _ in pairs}),
         hops=hops,
-        median_transfer_bytes=float(statistics.median(size for _, _, size in flows)),
+        median_transfer_bytes=float(statistics.median(flow.bytes for flow in flows)),
         queue_pairs_per_transfer=len(pieces),
         window_s=_window_s(arrivals),
     )
+
+
+def _flows_of_one(scenario: Scenario, size: int) -> list[Flow]:
+    """The flows of a handoff of `size` bytes between the first instances, as NICs carry them."""
+    prefill = prefill_instances(scenario)[0]
+    other = [target for target in decode_targets(scenario, prefill) if target.server != prefill.server]
+    target = (other or decode_targets(scenario, prefill))[0]
+    nics = nic_map(scenario.serving.nic_map, scenario.fabric.gpus_per_server)
+    flows = handoff(scenario.serving.shape, prefill.gpus, target.gpus, size)
+    return [part for flow in flows for part in carried(scenario, nics, flow, 0)]
 
 
 def _window_s(arrivals: Sequence[float]) -> tuple[float, float]:

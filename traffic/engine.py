@@ -33,6 +33,7 @@ from traffic.actions import Action, EmitToken, Event, TimerFired, TimerKey, Time
 from traffic.compute import compute_model
 from traffic.compute_curves import ConstantStep
 from traffic.decode import Decode
+from traffic.expert_parallel import FIRST_ID, ExpertParallelism
 from traffic.fit import check_requests_fit
 from traffic.gateway import Gateway, objective
 from traffic.gpu_states import GpuStates
@@ -71,7 +72,8 @@ class Engine:
         self._failing: dict[int, tuple[Live, int]] = {}  # timer -> request, its attempt
         self._ends: dict[int, tuple[Decode, int]] = {}  # timer -> decode target, its generation
         self._compute = compute_model(scenario)
-        self._constant_step = isinstance(self._compute.decode, ConstantStep)
+        self._experts = ExpertParallelism(scenario, self._decodes, self._out)
+        self._constant_step = isinstance(self._compute.decode, ConstantStep) and self._experts.settings is None
         self._states = GpuStates()
 
     # What a driver and the run folder see
@@ -136,6 +138,9 @@ class Engine:
         elif kind is TimerKind.DECODE_END:
             if (end := self._ends.pop(number, None)) is not None:
                 self._decode_end(*end, t_s)
+        elif kind is TimerKind.EP_ROUND:
+            for done in self._experts.computed(number, t_s):
+                self._last_token(done, t_s)
         elif kind is TimerKind.LAYERS:
             if (found := self._layers.pop(number, None)) is not None:
                 self._layers_done(*found)
@@ -172,7 +177,8 @@ class Engine:
         live.step = Step.GATEWAY
         serving, seed, number = self._serving, self._scenario.seed, live.request.request_id
         self._out.timer(t_s + serving.timeout_s, TimerKind.TIMEOUT, number)
-        if uniform(seed, number, purpose="cancel") < serving.client_cancel_share:
+        share = serving.client_cancel_share
+        if share and uniform(seed, number, purpose="cancel") < share:
             patience_s = exponential(seed, number, purpose="patience", mean=serving.client_cancel_mean_s)
             self._out.timer(t_s + patience_s, TimerKind.CANCEL, number)
         if serving.gateway_delay_ms:
@@ -189,7 +195,8 @@ class Engine:
             live.cached_tokens = prefill.cache.match(request)
         if serving.transfer_content == "delta":
             live.held_tokens = decode.cache.match(request)
-        live.local = uniform(self._scenario.seed, request.request_id, purpose="local") < serving.local_handoff_share
+        if share := serving.local_handoff_share:
+            live.local = uniform(self._scenario.seed, request.request_id, purpose="local") < share
         live.mark("prefill_waiting", t_s)
         pooled = serving.prefix_cache == "pool"
         read = remote_prefix(live, prefill, self._prefills.values(), self._model) if pooled else []
@@ -274,14 +281,14 @@ class Engine:
         live.step = Step.ALLOC
         if live.holds_decode:
             self._transfer_begins(live, here_s)
-        elif self._serving.transfer_mode == "whole" or live.attempt > 1:
-            self._decode_of(live).queue.append(live)
+        elif not live.asks_decode:
+            self._decode_of(live).ask(live)
 
     # Handoff
 
     def _ask_decode(self, live: Live, t_s: float) -> None:
         decode = self._decode_of(live)
-        decode.queue.append(live)
+        decode.ask(live)
         self._run_decode(decode, t_s)
 
     def _run_decode(self, decode: Decode, t_s: float) -> None:
@@ -332,6 +339,10 @@ class Engine:
             self._handoffs.send(live, self._handoffs.flows(live, size), t_s)
 
     def _on_transfer_done(self, transfer_id: int, t_s: float) -> None:
+        if transfer_id >= FIRST_ID:
+            for done in self._experts.arrived(transfer_id, t_s):
+                self._last_token(done, t_s)
+            return
         live = self._handoffs.arrived(transfer_id, t_s)
         if live is None:
             return
@@ -409,7 +420,10 @@ class Engine:
         else:
             decode = self._decode_of(live)
             decode.join(live, first_s)
-            self._await_end(decode)
+            if decode.by_rounds:
+                self._experts.joined(decode, first_s)
+            else:
+                self._await_end(decode)
 
     def _await_end(self, decode: Decode) -> None:
         following = decode.next_end()
@@ -420,9 +434,12 @@ class Engine:
         if generation != decode.generation:  # somebody has joined or left since
             return
         live = decode.leave_first(t_s)
+        self._await_end(decode)
+        self._last_token(live, t_s)
+
+    def _last_token(self, live: Live, t_s: float) -> None:
         live.mark("finished", t_s)
         self._open_measured.discard(live.request.request_id)
-        self._await_end(decode)
         self._finish(live, t_s)
 
     def _finish(self, live: Live, t_s: float) -> None:
@@ -451,8 +468,9 @@ class Engine:
                 self._gateway.outstanding("prefill", live.prefill_name, -1, -live.uncached_tokens)
             if step is Step.QUEUED:
                 prefill.queue.remove(live)
-            if live in decode.queue:
+            if live.asks_decode:
                 decode.queue.remove(live)
+                live.asks_decode = False
             if live.holds_decode:
                 decode.receiving -= step is not Step.FIRST_STEP
                 decode.decoding -= step is Step.FIRST_STEP

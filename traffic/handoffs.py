@@ -36,8 +36,9 @@ class Handoffs:
 
     def send(self, live: Live, flows: list[Flow], t_s: float, kind: str = "kv") -> None:
         """Start them at once."""
+        request_id = live.request.request_id
         for flow in flows:
-            number = live.request.request_id * IDS_PER_REQUEST + live.transfers
+            number = request_id * IDS_PER_REQUEST + live.transfers
             live.transfers += 1
             live.open_transfers[number] = flow
             self._owners[number] = live
@@ -46,11 +47,10 @@ class Handoffs:
                 seconds = flow.bytes * 8 / (self._scenario.serving.nvlink_gbps * 1e9)
                 self._out.timer(t_s + seconds, TimerKind.LOCAL_DONE, number)
                 continue
-            self._out.add(
-                StartTransfer(number, live.request.request_id, flow.src, flow.dst, flow.bytes, live.attempt, kind)
-            )
+            self._out.add(StartTransfer(number, request_id, *flow, live.attempt, kind, live.pieces))
             if self._load is not None:
                 self._load.add(flow.src, flow.dst, flow.bytes)
+        live.pieces += 1
 
     def owner(self, transfer_id: int) -> Live:
         """Whose it is, open or not. Raises ValueError for one that was never started."""
