@@ -65,7 +65,13 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
             "Under ecmp_ovs the switches' own hash picks paths: they are observed (first packet of each connection),"
             " and another run of the same seed may have others."
         )
-    if "spray" in policies:
+    sprayed = {arm.scenario.transport.kind for arm in runs if arm.scenario.policy == "spray"}
+    if "udp" in sprayed:
+        found.append(
+            "spray over UDP: each packet takes the next of the planned source ports, in turn and blind to load; the"
+            " receiver puts them in order at no cost."
+        )
+    if "tcp" in sprayed:
         found.append(
             "spray is a model: a connection for each equal path, frames over whichever drains. It balances as adaptive"
             " per-packet routing does, without the reordering that a NIC would have to repair."

@@ -30,8 +30,6 @@ from traffic.endpoint import LEAST_BYTES
 MIN_WINDOW_FRAMES = 4
 #: Queue pairs in one order, which must fit into one packet of the control socket.
 ROWS_AN_ORDER = 200
-#: Ids of transfers outside a run's own; an id has 32 bits.
-LONE_TRANSFERS_FROM = 0xFF00_0000
 AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent.py"
 
 
@@ -82,11 +80,14 @@ class AgentPool:
         self._came_back = False  # a queue pair had a path again before its receiver had answered
         self._asked: dict[tuple[str, str, int], int] = {}  # receiver, address, port -> cut queue pair
         self._connecting: set[int] = set()  # queue pairs that their sender was told to connect
-        self._sent_bytes: dict[int, int] = {}  # transfer -> emulated bytes that must arrive
-        self._lone = itertools.count(LONE_TRANSFERS_FROM)
+        # On the wire each transfer has a number of its own, whatever ids the caller uses, and uses again.
+        self._numbers = itertools.count(1)
+        self._transfer_of: dict[int, int] = {}  # number -> id
+        self._number_of: dict[int, int] = {}  # id -> its last number
+        self._sent_bytes: dict[int, int] = {}  # number -> emulated bytes that must arrive
         self.verified = 0  # transfers of which every byte came once, and was what was sent
         self.complaints: list[str] = []  # about those that were not
-        self._doubted: set[object] = set()
+        self._doubted: set[int] = set()
         for qp in queue_pairs:
             self._register(qp)
         names = sorted({end.node for qp in self.queue_pairs for end in (qp.src, qp.dst)}, key=lambda n: int(n[3:]))
@@ -178,8 +179,10 @@ class AgentPool:
     def send(self, transfer_id: int, src_gpu: str, dst_gpu: str, payload_bytes: int) -> None:
         """Start a handoff, striped as the scenario's routing says."""
         lanes = self.lane_groups(src_gpu, dst_gpu)
-        self._sent_bytes[transfer_id] = max(payload_bytes, LEAST_BYTES * len(lanes))
-        self._order(src_gpu, op="send", id=transfer_id, bytes=payload_bytes, lanes=lanes)
+        number = self._number_of[transfer_id] = next(self._numbers)
+        self._transfer_of[number] = transfer_id
+        self._sent_bytes[number] = max(payload_bytes, LEAST_BYTES * len(lanes))
+        self._order(src_gpu, op="send", id=number, bytes=payload_bytes, lanes=lanes)
 
     def lane_groups(self, src_gpu: str, dst_gpu: str) -> list[list[int]]:
         """Groups of queue pairs with fixed shares; inside a group queue pairs pull as they drain."""
@@ -277,7 +280,7 @@ class AgentPool:
 
     def drop(self, transfer_id: int, src_gpu: str) -> None:
         """Send no more of a handoff that was given up."""
-        self._order(src_gpu, op="drop", id=transfer_id)
+        self._order(src_gpu, op="drop", id=self._number_of[transfer_id])
 
     def poll(self, timeout_s: float) -> Iterator[Done]:
         """Handoffs that finished; waits at most `timeout_s`. Raises RunError when an agent failed."""
@@ -307,13 +310,15 @@ class AgentPool:
             self.set_failures(self._failures)
 
     def _complain(self, receiver: str, message: dict[str, object]) -> None:
-        self._doubted.add(message["id"])
+        number = int(str(message["id"]))
+        self._doubted.add(number)
         ip, port = map(str, message["peer"])  # type: ignore[call-overload]
         qp = self._by_addresses.get((receiver, ip, int(port)))
-        way = f"{qp.src} to {qp.dst}, index {qp.index}" if qp else f"{ip}:{port} to {receiver}"
-        self.complaints.append(
-            f"transfer {message['id']}, queue pair {way}, offset {message['offset']}: {message['text']}"
-        )
+        way = f"{ip}:{port} to {receiver}"
+        if qp:
+            way = f"{qp.src.node} port {qp.src.port} to {qp.dst.node} port {qp.dst.port}, index {qp.index}"
+        transfer = self._transfer_of.get(number, "that nobody sent")
+        self.complaints.append(f"transfer {transfer}, queue pair {way}, offset {message['offset']}: {message['text']}")
 
     def _done(self, receiver: str, message: dict[str, object]) -> Done:
         parts = tuple(
@@ -323,15 +328,17 @@ class AgentPool:
         number = int(str(message["id"]))
         arrived, sent = sum(part.payload_bytes for part in parts), self._sent_bytes.pop(number, None)
         if arrived != sent:
-            self.complaints.append(f"transfer {number}: {arrived} bytes arrived at {receiver}, {sent} were sent")
+            self.complaints.append(
+                f"transfer {self._transfer_of[number]}: {arrived} bytes arrived at {receiver}, {sent} were sent"
+            )
         elif number not in self._doubted:
             self.verified += 1
-        return Done(number, int(str(message["t_ns"])), parts)
+        return Done(self._transfer_of[number], int(str(message["t_ns"])), parts)
 
     def transfer_alone(self, src_gpu: str, dst_gpu: str, payload_bytes: int, timeout_s: float) -> float:
         """Wall seconds of one handoff on the idle fabric. Raises RunError after `timeout_s`."""
         began_ns = time.monotonic_ns()
-        self.send(next(self._lone), src_gpu, dst_gpu, payload_bytes)
+        self.send(0, src_gpu, dst_gpu, payload_bytes)
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for done in self.poll(0.1):

@@ -42,6 +42,9 @@ _HELLO_AGAIN_NS, _CONNECT_NS = 250_000_000, 20_000_000_000
 #: Least time until a packet is sent again for silence: as TCP's here, since round trips jump with queues.
 _TIMEOUT_NS, _MOST_BACKOFF = 1_000_000_000, 3
 _ANSWER_EVERY = 2
+#: Round trips that a packet may be later than one sent after it. Paths that are sprayed over have queues of their own,
+#: and nothing is lost on a healthy fabric: patience costs nothing, haste costs packets.
+_REORDER, _REORDER_SPRAYED = 0.25, 4.0
 #: What pacing makes good at most when a timer was late, and so what may leave at once after a pause.
 _CAUGHT_UP_FRAMES = 4
 _DATAGRAMS_AT_ONCE = 32
@@ -372,7 +375,7 @@ class UdpEndpoint(Endpoint):
         sender.progress_ns, sender.swift.timeouts, sender.probing = now, 0, False
         if delay_ns:
             sender.swift.on_ack(delay_ns, acked, now)
-        reorder_ns = sender.swift.rtt_ns * (2 if len(sender.sockets) > 1 else 0.25)
+        reorder_ns = sender.swift.rtt_ns * (_REORDER_SPRAYED if len(sender.sockets) > 1 else _REORDER)
         lost = [p for p in sender.packets.values() if p.state == FLYING and p.sent_ns + reorder_ns < newest_ns]
         if lost:
             self.mark_missing(sender, lost)
