@@ -106,8 +106,8 @@ def _finish(tried: list[Tried], met: Tried | None, attainment: float, folder: Pa
     out.print(table)
     if met is None:
         out.print(
-            f"No load met {attainment:.0%}: the objectives are out of reach of this scenario, or, where emulated runs are"
-            f" INVALID, the machine was busy. Results are in {folder}", highlight=False, markup=False,
+            f"No load met {attainment:.0%}: the objectives are out of reach of this scenario, or, where emulated runs"
+            f" are INVALID, the machine was busy. Results are in {folder}", highlight=False, markup=False,
         )  # fmt: skip
         return
     out.print(
