@@ -136,6 +136,7 @@ def towards(port: int) -> Iterator[tuple[Peer, socket.socket]]:
     """An agent that receives, and a socket with an open queue pair to it."""
     receiver = Peer([DST], port, "udp")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the agents: other tests run beside this one
         sock.bind((SRC, SRC_PORT))
         sock.connect((DST, port))
         sock.settimeout(5)
