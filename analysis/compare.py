@@ -13,8 +13,10 @@ from typing import Any
 from analysis.arms import Arm, ArmResult, read_arm
 from analysis.caveats import limits, must_know
 from analysis.equality import EqualityRow, equality_rows
+from analysis.failover import Failover, failover
 from analysis.fidelity import LABELS, FidelityRow, fidelity_rows
 from analysis.formats import NONE, change, number
+from analysis.notes import run_notes
 from analysis.paired import paired_differences
 from analysis.rows import ResultRow, result_rows
 from analysis.stats import RESAMPLES
@@ -33,6 +35,13 @@ class Comparison:
     equality: tuple[EqualityRow, ...]
     results: tuple[ResultRow, ...]
     fidelity: tuple[FidelityRow, ...]
+    #: Label and faults of each run whose scenario has some.
+    faults: tuple[tuple[str, Failover], ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is one run, with nothing to compare it with."""
+        return len(self.arms) == 1
 
     @property
     def runs(self) -> tuple[ArmResult, ...]:
@@ -93,6 +102,8 @@ class Comparison:
             if arm is not first and (differences := paired_differences(first, arm)):
                 text += f". Against {first.label}, request by request: " + "; ".join(d.text for d in differences)
             lines.append(f"{text}{' — INVALID RUN' if arm.valid is False else ''}.")
+        if self.alone:
+            return tuple(lines)
         lines.append(
             "Brackets: 95 % over sessions of this one run. TTFT also holds prefill and its queue, the same work on "
             "every fabric; the KV transfer is what the fabric does."
@@ -125,6 +136,10 @@ class Comparison:
                 "same NIC end earlier, and then requests meet other batches and queues."
             )
         return tuple(lines)
+
+    def notes(self) -> tuple[str, ...]:
+        """What else the runs left: captures, and paths where switches or the agents chose among several."""
+        return tuple(line for arm in self.runs for line in run_notes(arm))
 
     def must_know(self) -> tuple[str, ...]:
         """The four things that a reader must know before any figure."""
@@ -180,6 +195,8 @@ class Comparison:
                 "equality": equality,
                 "results": results,
                 "bound": self.bound_lines(),
+                "faults": {label: one.to_json() for label, one in self.faults},
+                "notes": self.notes(),
                 "does_not_show": self.limits(),
             }
         )
@@ -213,4 +230,9 @@ def compare(arms: Sequence[Arm], seed: int | None = None, resamples: int = RESAM
         equality=equality_rows(results),
         results=result_rows(results),
         fidelity=fidelity_rows(results),
+        faults=tuple((one.label, failover(one.arm.path)) for one in results if _had_faults(one)),
     )
+
+
+def _had_faults(arm: ArmResult) -> bool:
+    return bool(arm.scenario.faults.events) and not arm.simulated and arm.fidelity is not None

@@ -88,14 +88,18 @@ def _restarts(restarts: Sequence[Restart]) -> list[Check]:
     if not restarts:
         return []
     quiet = ", ".join(f"{restart.quiet_s:.1f}" for restart in restarts)
-    added = sum(restart.rules_added for restart in restarts)
+    sent = sum(restart.rules_sent for restart in restarts)
     return [
         Check(
-            "controller_restarts", len(restarts), "restarts", "told", None,
+            "controller_restarts", len(restarts), "restart" if len(restarts) == 1 else "restarts", "told", None,
             f"the controller ended while serving and another took over after {quiet} s, in which the switches forwarded"
-            f" as before and no failure would have been repaired; {added} rules had to be sent again",
+            f" as before and no failure would have been repaired; {_many(sent, 'rule')} had to be sent again",
         )
     ]  # fmt: skip
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _link_rates(m: Measured) -> Check:
@@ -122,8 +126,8 @@ def _losses(m: Measured) -> Check:
     if m.fault_events:  # a cable that fails takes packets with it
         return Check(
             "packets_lost", float(explained + unexplained), "packets", "0 in sockets", lost.socket_drops == 0,
-            f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by switch sockets, {unexplained} other TCP"
-            f" retransmissions: {m.fault_events} fault events",
+            f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by switch sockets; TCP sent"
+            f" {_many(unexplained, 'more packet')} again, as expected: {_many(m.fault_events, 'fault event')}",
         )  # fmt: skip
     return Check(
         "packets_lost", float(explained + unexplained), "packets", "0 unexplained, 0 in sockets",
@@ -135,7 +139,7 @@ def _losses(m: Measured) -> Check:
 
 def _maxmin(ratios: Sequence[float], transfers_done: int, fault_events: int) -> list[Check]:
     if fault_events:
-        text = "the replay does not know failures: not judged"
+        text = "not judged: the replay knows no failures, and this run had some"
         return [Check("maxmin_ratio_median", math.nan, "x", "0.95 to 1.25", None, text)]
     if not len(ratios):
         return [Check("maxmin_ratio_median", math.nan, "x", "0.95 to 1.25", None, "no transfer to compare")]

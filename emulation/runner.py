@@ -7,6 +7,7 @@ object a line. SIGINT ends the serving, keeps what was measured and exits with 1
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -22,11 +23,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
+from controller.status_socket import NAME as SOCKET_NAME
 from emulation import cabling, fidelity, meta, network, openflow_polls, sockbuf, transfers
 from emulation.agents import AgentPool
 from emulation.capture import Captures
 from emulation.control import Controller, make_plan
-from emulation.faults import FaultPlayer, links_of
+from emulation.faults import FaultPlayer
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
 from emulation.losses import Losses
 from emulation.network import EmulatedNetwork
@@ -101,15 +103,11 @@ class Run:
             raise RunError("the scale is not resolved; start runs with `zcube run`")
         self.scale = Scale(settings.rate_factor, settings.dilation, settings.frame_bytes)
         self.fabric = build(scenario.fabric)
-        for event in scenario.faults.events:
-            links_of(self.fabric, [*event.down, *event.up])
         self.source = make_source(scenario)
         self.engine = Engine(scenario, self.source)
         self.demand: Demand = demand(scenario, self.fabric, self.source)
         self.pairs = planned_pairs(scenario)
-        self.queue_pairs = [
-            qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)
-        ]
+        self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
         self.events = EventLog(folder / "events.jsonl")
         self.logs: list[IO[bytes]] = []
@@ -127,6 +125,12 @@ class Run:
             raise Interrupted
         say(phase=phase)
         self.events.write({"event": phase, "t_monotonic_s": time.monotonic()})
+
+    def clear(self) -> None:
+        """Remove what is of use only while this process runs, however it ends."""
+        (self.folder / SOCKET_NAME).unlink(missing_ok=True)
+        if self.polls:
+            self.polls.log.unlink(missing_ok=True)
 
     def execute(self) -> int:
         """Run everything; the process's exit code."""
@@ -259,7 +263,7 @@ class Run:
             net, self.scenario.faults, controller.status_path, self.events.write, start_ns, self.scale.dilation
         )
         self.keeper = ControllerKeeper(
-            controller, net.switches, self.polls, self.events.write, lambda text: say(phase=text)
+            controller, net.switches, self.polls, self.events.write, lambda text: say(note=text)
         )
 
         def progress(now: ServingLoop) -> None:
@@ -274,7 +278,7 @@ class Run:
         loop.run(lambda: self.stop_asked, progress)
         cpu_share = cpu.busy_share()
         self.keeper.finish(at_once=self.stop_asked)
-        self.faults.finish()
+        self.faults_not_reached = self.faults.finish()
         statistics_of_sampler = sampler.finish()
         losses.finish(pool.statistics())
         if self.polls:
@@ -304,12 +308,9 @@ class Run:
         write_table(self.folder / "gpus.parquet", GPUS, self.engine.gpu_states)
         if self.polls:
             openflow_polls.write_tables(self.polls.log, self.folder, self.fabric, self.scale, loop.start_ns)
-            self.polls.log.unlink()
         # The replay may take seconds, which somebody who pressed Ctrl-C does not wait for.
         reference = (
-            {}
-            if self.stop_asked
-            else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
+            {} if self.stop_asked else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
         )
         write_table(
             self.folder / "transfers.parquet",
@@ -337,7 +338,7 @@ class Run:
             timer_lags_s=loop.timer_lags_s,
             report_lags_s=loop.report_lags_s,
             cpu_share=cpu_share,
-            fault_events=len(self.scenario.faults.events),
+            fault_events=len(self.scenario.faults.events) - len(self.faults_not_reached),
             controller_restarts=self.keeper.restarts,
         )
         verdict = fidelity.judge(measured)
@@ -362,6 +363,7 @@ class Run:
                 ),
                 "interrupted": self.stop_asked,
                 "cabling": self.cabling,
+                "faults_not_reached": self.faults_not_reached,
                 "controller_restarts": [asdict(restart) for restart in self.keeper.restarts],
             },
         )
@@ -371,7 +373,10 @@ def main(argv: list[str]) -> int:
     """Run the folder's scenario; exit codes of the command line."""
     folder = Path(argv[0])
     try:
-        return Run(folder, RunFolder(folder).scenario(), float(argv[1]), argv[2:]).execute()
+        with contextlib.ExitStack() as left_over:
+            run = Run(folder, RunFolder(folder).scenario(), float(argv[1]), argv[2:])
+            left_over.callback(run.clear)
+            return run.execute()
     except Interrupted:
         return 130
     except TestbedError as error:

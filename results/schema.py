@@ -127,6 +127,7 @@ OF_FLOWS = pa.schema(
         ("src_port", pa.int32()),
         ("dst_gpu", pa.string()),
         ("dst_port", pa.int32()),
+        ("group_id", pa.int64()),  # of_groups.group_id where the rule leads to a group (fallback, repair); null else
         ("duration_s", pa.float64()),  # since the rule was installed
         ("bytes_raw", pa.int64()),
         ("packets", pa.int64()),

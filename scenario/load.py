@@ -11,6 +11,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from scenario.errors import InputError
+from scenario.fault_names import check_events
 from scenario.models import (
     MissingFault,
     Scenario,
@@ -39,7 +40,7 @@ def load_scenario(path: Path) -> Scenario:
 def check_scenario(data: Mapping[Any, Any]) -> Scenario:
     """Scenario from plain data. Raises InputError naming the first thing that is wrong.
 
-    Where it has cabling faults, also FabricError for a fabric that cannot be wired: only then is it wired here.
+    Where it has faults, also FabricError for a fabric that cannot be wired: only then is it wired here.
     """
     try:
         scenario = Scenario.model_validate(dict(data))
@@ -47,8 +48,10 @@ def check_scenario(data: Mapping[Any, Any]) -> Scenario:
         raise _input_error(error) from None
     except RecursionError:
         raise InputError("scenario", "...", "is nested too deeply") from None
-    if scenario.faults.miscable:
-        as_wired(scenario.faults, build(scenario.fabric))
+    if scenario.faults.miscable or scenario.faults.events:
+        fabric = build(scenario.fabric)
+        as_wired(scenario.faults, fabric, scenario.name)
+        check_events(scenario, fabric)
     return scenario
 
 
@@ -69,7 +72,7 @@ def _input_error(error: ValidationError) -> InputError:
     first = error.errors()[0]
     # The first part is a section, never a tag: `routing` is both a section and a kind of workload.
     location = [str(part) for at, part in enumerate(first["loc"]) if at == 0 or part not in _TAGGED]
-    field = ".".join(location) or "scenario"
+    field = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", ".".join(location)) or "scenario"  # faults.events[0].down
     if first["type"] == "extra_forbidden":
         keys = _known_keys(first["loc"][:-1])
         near = difflib.get_close_matches(location[-1], keys, 1)

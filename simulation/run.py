@@ -114,9 +114,7 @@ def planner(scenario: Scenario, fabric: Fabric, *, infinite_core: bool) -> Calla
         pair = order.src_gpu, order.dst_gpu
         if pair not in known:
             known[pair] = (
-                core_lanes(*pair, routing.queue_pairs)
-                if infinite_core
-                else lanes(fabric, *pair, scenario.paths)
+                core_lanes(*pair, routing.queue_pairs) if infinite_core else lanes(fabric, *pair, scenario.paths)
             )
         chosen = handoff_lanes(known[pair], routing.qp_policy, handoffs[pair])
         handoffs[pair] += 1

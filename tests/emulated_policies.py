@@ -1,6 +1,6 @@
 """Runs inside a sandbox: handoffs under a policy, and the bytes that every port then has sent.
 
-    python tests/emulated_policies.py FABRIC POLICY
+python tests/emulated_policies.py FABRIC POLICY
 """
 
 from __future__ import annotations

@@ -499,4 +499,3 @@ class Engine:
 
     def _decode_of(self, live: Live) -> Decode:
         return self._decodes[live.decode_name]
-
