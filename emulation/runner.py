@@ -43,9 +43,8 @@ from scenario.models import Scenario
 from scenario.scale import ACK_SHARE, Scale
 from scenario.wiring import as_wired
 from topologies.build import build
-from traffic.budget import Demand, demand
-from traffic.engine import Engine
-from traffic.shapes import planned_pairs
+from traffic.budget import Demand, demand, pairs_of
+from traffic.engines import make_engine
 from traffic.sources import make_source
 
 #: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
@@ -104,12 +103,10 @@ class Run:
         for event in scenario.faults.events:
             links_of(self.fabric, [*event.down, *event.up])
         self.source = make_source(scenario)
-        self.engine = Engine(scenario, self.source)
+        self.engine = make_engine(scenario, self.source)
         self.demand: Demand = demand(scenario, self.fabric, self.source)
-        self.pairs = planned_pairs(scenario)
-        self.queue_pairs = [
-            qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)
-        ]
+        self.pairs = pairs_of(scenario, self.source)
+        self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
         self.events = EventLog(folder / "events.jsonl")
         self.logs: list[IO[bytes]] = []
@@ -307,9 +304,7 @@ class Run:
             self.polls.log.unlink()
         # The replay may take seconds, which somebody who pressed Ctrl-C does not wait for.
         reference = (
-            {}
-            if self.stop_asked
-            else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
+            {} if self.stop_asked else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
         )
         write_table(
             self.folder / "transfers.parquet",
@@ -357,7 +352,7 @@ class Run:
                     self.scale,
                     net,
                     start_ns=loop.start_ns,
-                    window_s=self.demand.window_s,
+                    window_s=self.engine.window_s or self.demand.window_s,
                     controller=controller.status(),
                 ),
                 "interrupted": self.stop_asked,
