@@ -37,12 +37,12 @@ class Tenant(Section):
 class ExpertParallel(Section):
     """Expert-parallel dispatch and combine of decode on the same NICs as the handoffs."""
 
-    dispatch_kb_per_token: float = Field(
-        57.0, gt=0, le=1e6, description="bytes a decode GPU sends a token and MoE layer step, all peers together (kB)"
+    mb_per_token: float = Field(
+        10.0, gt=0, le=1e6, description="dispatched and combined for a token in one step, all MoE layers (DeepSeek-V3)"
     )
-    group_gpus: int = Field(8, ge=2, le=1024, description="decode GPUs that exchange tokens")
+    group_gpus: int = Field(8, ge=2, le=1024, description="decode GPUs that exchange tokens, in number order")
     steps_per_round: int = Field(
-        10, ge=1, le=10_000, description="decode steps whose traffic is sent together: fewer are more exact, and slower"
+        50, ge=1, le=10_000, description="decode steps whose traffic is sent together: fewer are more exact, and slower"
     )
 
 

@@ -196,6 +196,14 @@ def test_windows_without_arrivals_have_none_and_the_next_one_goes_on() -> None:
     assert later[0] >= 0 and later[-1] < 600
 
 
+def test_the_end_of_a_window_changes_nothing_where_the_law_stays() -> None:
+    one = [Window(0, "Gamma", 0.1, 70.0), Window(60_000, "", 0, 0)]
+    many = [Window(600.0 * i, "Gamma", 0.1, 70.0) for i in range(100)] + one[1:]
+    first = list(client_arrivals(1, "7", one, 0))
+    assert len(first) > 3000
+    assert list(client_arrivals(1, "7", many, 0)) == pytest.approx(first)
+
+
 def test_time_0_is_a_random_instant_of_the_process() -> None:
     """Mean time to the first arrival of a renewal process in equilibrium: mean gap * (CV^2 + 1) / 2."""
     for pattern, shape, squared_cv in (("Gamma", 0.25, 4.0), ("Weibull", 0.5, 5.0)):

@@ -117,6 +117,14 @@ def test_figures_of_a_small_log(tmp_path: Path) -> None:
     assert [move["total_variation"] for move in found["moves"]] == [1, 1]
 
 
+def test_empty_cells_of_cached_tokens_are_no_hits(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens,cached_tokens\n0,100,1,\n1,300,1,200\n")
+    assert stats_of(path).to_json()["prefix"]["hit_share"] == pytest.approx(0.5)
+    path.write_text("arrival_s,input_tokens,output_tokens\n0,100,1\n")
+    assert "prefix" not in stats_of(path).to_json()
+
+
 AZURE = {
     "code": (8819, 2.57, (2048, 1469, 5188, 7436, 7437), (27.9, 13, 251), 13.15, 13.2, 161),
     "conv": (19366, 5.53, (1155, 1020, 2734, 4142, 14050), (211, 129, 601), 1.09, 1.39, 20.6),

@@ -13,6 +13,7 @@ from test_traffic_driver import Driver, FixedSource, drive, req, small
 
 from scenario.errors import InputError
 from scenario.models import Scenario
+from traffic.actions import StartTransfer
 from traffic.engine import Engine
 from traffic.layout import prefill_instances, roles
 from traffic.nic_map import nic_map
@@ -369,3 +370,27 @@ def test_decode_steps_depend_on_who_is_running(tmp_path: Path) -> None:
     assert done.instants("first_token") == [1.1, 2.1]
     # Together 20 ms a step: request 1 ends after 50 steps, at 3.1; request 0 has 50 left, at 10 ms: 3.6.
     assert done.instants("finished") == [3.6, 3.1]
+
+
+# Expert parallelism
+
+
+def test_decode_waits_for_its_experts_traffic() -> None:
+    def run(duration_s: float, **ep: object) -> tuple[Driver, float]:
+        scenario = small(gpus=4, ep_background={"group_gpus": 2, "steps_per_round": 10, "mb_per_token": 5, **ep})
+        engine = Engine(scenario, FixedSource([(0.0, req(0, 100, output=31))]))
+
+        def lasts(transfer: StartTransfer) -> float:
+            return duration_s if transfer.kind == "ep" else 0.1
+
+        done = Driver(engine, duration_s=lasts).run()
+        return done, float(str(engine.requests[0]["t_finished_s"])) - float(str(engine.requests[0]["t_first_token_s"]))
+
+    done, fast = run(0.05)
+    assert fast == pytest.approx(0.3)  # three rounds of ten steps of 10 ms: traffic is hidden
+    rounds = [t for _, t in done.started if t.kind == "ep"]
+    assert [(t.src_gpu, t.dst_gpu, t.bytes) for t in rounds] == [("gpu3", "gpu4", 50_000_000)] * 3  # only gpu3 decodes
+    _, slow = run(0.25)
+    assert slow == pytest.approx(0.75)  # the fabric decides
+    scenario = small(gpus=4, ep_background={"group_gpus": 2})
+    assert {("gpu3", "gpu4"), ("gpu4", "gpu3")} <= set(planned_pairs(scenario))

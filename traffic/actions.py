@@ -32,7 +32,8 @@ class TimerKind(IntEnum):
     HANDOFF_TIMEOUT = 10
     CANCEL = 11
     TIMEOUT = 12
-    BACKGROUND = 13
+    EP_ROUND = 13
+    BACKGROUND = 14
 
 
 class TimerKey(NamedTuple):

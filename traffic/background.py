@@ -19,8 +19,8 @@ from traffic.collectives import pattern_pairs
 from traffic.outbox import Outbox
 from traffic.player import Player
 
-#: Transfer ids of the background start here; no request has as many.
-FIRST_ID = 1 << 60
+#: Transfer ids of the background: above those of requests, below those of expert-parallel traffic.
+FIRST_ID, END_ID = 1 << 60, 1 << 61
 #: Where iperf3 is simulated: the paced stream as a message each so many seconds.
 PACED_S = 0.05
 
@@ -92,7 +92,7 @@ class WithBackground:
         """What to do after an event; the background's own are kept from the workload's engine."""
         if isinstance(event, TimerFired) and event.key.kind is TimerKind.BACKGROUND:
             self._send(event.key.id, t_s)
-        elif isinstance(event, TransferDone | TransferFailed) and event.transfer_id >= FIRST_ID:
+        elif isinstance(event, TransferDone | TransferFailed) and FIRST_ID <= event.transfer_id < END_ID:
             stream = self._of.pop(event.transfer_id, None)
             if stream is not None:
                 if isinstance(event, TransferDone):

@@ -34,6 +34,7 @@ class Decode:
     receiving: int = 0
     decoding: int = 0
     generation: int = 0
+    by_rounds: bool = False  # steps are counted by `step` and not by time
     _steps: float = 0.0
     _since_s: float = 0.0
     _rate: float = 0.0  # steps a second now
@@ -83,6 +84,26 @@ class Decode:
         self._changed(-live.request.total_tokens)
         return live
 
+    def step(self, count: int) -> list[Live]:
+        """`count` steps are over at once; the requests whose last token came out."""
+        self._steps += count
+        ended = []
+        while self._ends and self._ends[0][0] <= self._steps:
+            _, _, live = heapq.heappop(self._ends)
+            self._changed(-live.request.total_tokens)
+            ended.append(live)
+        return ended
+
+    @property
+    def running(self) -> int:
+        """Requests in the batch."""
+        return len(self._ends)
+
+    @property
+    def mean_context(self) -> float:
+        """Mean of their tokens, prompt and output; 0 for none."""
+        return self._context / len(self._ends) if self._ends else 0.0
+
     def _advance(self, t_s: float) -> None:
         self._steps += max(0.0, t_s - self._since_s) * self._rate
         self._since_s = max(self._since_s, t_s)
@@ -91,7 +112,7 @@ class Decode:
         self._context += context
         self.generation += 1
         running = len(self._ends)
-        self._rate = 1 / self.step_s(running, self._context / running) if running else 0.0
+        self._rate = 1 / self.step_s(running, self._context / running) if running and not self.by_rounds else 0.0
 
     @property
     def state(self) -> str:

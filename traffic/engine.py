@@ -33,6 +33,7 @@ from traffic.actions import Action, EmitToken, Event, TimerFired, TimerKey, Time
 from traffic.compute import compute_model
 from traffic.compute_curves import ConstantStep
 from traffic.decode import Decode
+from traffic.expert_parallel import FIRST_ID, ExpertParallelism
 from traffic.fit import check_requests_fit
 from traffic.gateway import Gateway, objective
 from traffic.gpu_states import GpuStates
@@ -71,7 +72,8 @@ class Engine:
         self._failing: dict[int, tuple[Live, int]] = {}  # timer -> request, its attempt
         self._ends: dict[int, tuple[Decode, int]] = {}  # timer -> decode target, its generation
         self._compute = compute_model(scenario)
-        self._constant_step = isinstance(self._compute.decode, ConstantStep)
+        self._experts = ExpertParallelism(scenario, self._decodes, self._out)
+        self._constant_step = isinstance(self._compute.decode, ConstantStep) and self._experts.settings is None
         self._states = GpuStates()
 
     # What a driver and the run folder see
@@ -141,6 +143,9 @@ class Engine:
         elif kind is TimerKind.DECODE_END:
             if (end := self._ends.pop(number, None)) is not None:
                 self._decode_end(*end, t_s)
+        elif kind is TimerKind.EP_ROUND:
+            for done in self._experts.computed(number, t_s):
+                self._last_token(done, t_s)
         elif kind is TimerKind.LAYERS:
             if (found := self._layers.pop(number, None)) is not None:
                 self._layers_done(*found)
@@ -337,6 +342,10 @@ class Engine:
             self._handoffs.send(live, self._handoffs.flows(live, size), t_s)
 
     def _on_transfer_done(self, transfer_id: int, t_s: float) -> None:
+        if transfer_id >= FIRST_ID:
+            for done in self._experts.arrived(transfer_id, t_s):
+                self._last_token(done, t_s)
+            return
         live = self._handoffs.arrived(transfer_id, t_s)
         if live is None:
             return
@@ -414,7 +423,10 @@ class Engine:
         else:
             decode = self._decode_of(live)
             decode.join(live, first_s)
-            self._await_end(decode)
+            if decode.by_rounds:
+                self._experts.joined(decode, first_s)
+            else:
+                self._await_end(decode)
 
     def _await_end(self, decode: Decode) -> None:
         following = decode.next_end()
@@ -425,9 +437,12 @@ class Engine:
         if generation != decode.generation:  # somebody has joined or left since
             return
         live = decode.leave_first(t_s)
+        self._await_end(decode)
+        self._last_token(live, t_s)
+
+    def _last_token(self, live: Live, t_s: float) -> None:
         live.mark("finished", t_s)
         self._open_measured.discard(live.request.request_id)
-        self._await_end(decode)
         self._finish(live, t_s)
 
     def _finish(self, live: Live, t_s: float) -> None:

@@ -53,9 +53,7 @@ class Flow(NamedTuple):
     bytes: int
 
 
-def handoff(
-    shape: str, prefill_gpus: Sequence[str], decode_gpus: Sequence[str] | str, kv_bytes: int
-) -> list[Flow]:
+def handoff(shape: str, prefill_gpus: Sequence[str], decode_gpus: Sequence[str] | str, kv_bytes: int) -> list[Flow]:
     """The flows of one handoff of `kv_bytes` (one copy of the whole prompt's KV), in rank order.
 
     Where a division leaves a rest, the first ranks carry one byte more. Raises `InputError` for an unknown shape or for
@@ -121,7 +119,15 @@ def planned_pairs(scenario: Scenario) -> list[tuple[str, str]]:
                 if holder is not reader:
                     for src, dst in zip(holder.gpus, reader.gpus, strict=True):
                         pairs[src, dst] = None
-    return [pair for pair in _by_nic(scenario, pairs) if pair[0] != pair[1]]
+    found = dict.fromkeys(_by_nic(scenario, pairs))
+    if (experts := scenario.serving.ep_background) is not None:
+        gpus = [gpu for target in decode_targets(scenario) for gpu in target.gpus]
+        for at in range(0, len(gpus), experts.group_gpus):
+            group = gpus[at : at + experts.group_gpus]
+            found |= dict.fromkeys(
+                (a, b) for a in group for b in group if server_of(scenario, a)[0] != server_of(scenario, b)[0]
+            )
+    return list(found)
 
 
 def _by_nic(scenario: Scenario, pairs: dict[tuple[str, str], None]) -> list[tuple[str, str]]:

@@ -118,16 +118,12 @@ def _add(stats: TraceStats, cache: InfiniteCache, batch: list[TraceRow]) -> None
         stats.input.add(tokens)
         stats.output.add([row.output_tokens for row in batch])
         sizes = [stats.model.kv_bytes(n) for n in tokens] if batch[0].prefill_gpu else []
-    first = batch[0]
-    if first.blocks is not None or first.cached_tokens is not None:
-        stats.reuse_known = True
-        stats.uncached.add(
-            [
-                row.input_tokens - (cache.hit_tokens(row) if row.cached_tokens is None else row.cached_tokens)
-                for row in batch
-            ]
-        )
-    if first.prefill_gpu:
+    if stats.input.count:
+        cached = [cache.hit_tokens(row) if row.cached_tokens is None else row.cached_tokens for row in batch]
+        stats.uncached.add([row.input_tokens - hits for row, hits in zip(batch, cached, strict=True)])
+        # A table may leave the cell of some rows empty.
+        stats.reuse_known |= any(row.blocks is not None or row.cached_tokens is not None for row in batch)
+    if batch[0].prefill_gpu:
         stats.pairs.add(((row.prefill_gpu, row.decode_gpu), size) for row, size in zip(batch, sizes, strict=True))
 
 
