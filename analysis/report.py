@@ -125,6 +125,7 @@ def render(comparison: Comparison, title: str = "") -> str:
     )
     labels = [arm.label for arm in comparison.runs]
     flows = comparison.flows
+    draw, name = (charts.completion_cdf, "fct-cdf") if flows else (charts.ttft_cdf, "ttft-cdf")
     return environment.get_template("report.html.j2").render(
         title=title or _title(labels),
         comparison=comparison,
@@ -132,7 +133,7 @@ def render(comparison: Comparison, title: str = "") -> str:
         made=_made(comparison.runs[0]),
         plotly_js=Markup(get_plotlyjs()),  # noqa: S704 - the library's own code
         flows=flows,
-        cdf=_html(charts.completion_cdf(comparison) if flows else charts.ttft_cdf(comparison), "fct-cdf" if flows else "ttft-cdf"),
+        cdf=_html(draw(comparison), name),
         stages=_html(None if flows else charts.stage_split(comparison), "stages"),
         loads=_html(charts.link_loads(comparison), "loads"),
         heatmaps=_heatmaps(comparison),
