@@ -209,3 +209,18 @@ def test_summary_has_makespan_and_nccl_bandwidths(tmp_path: object) -> None:
     rows.loc[rows["request_id"] == 1, ["status", "t_finished_s"]] = ["timeout", float("nan")]
     cut = flow_metrics(rows, transfers, Window(0.0, 1.0), 1, 10)
     assert (cut["completed"], cut["failed"], cut["timed_out"], cut["flows"]) == (1, 1, 1, 56)
+
+
+def test_nvlink_starts_when_the_latest_predecessor_arrived_whatever_the_order_of_reports() -> None:
+    scenario = check_scenario({"fabric": FABRIC, "workload": {"kind": "collective"}, "serving": {"nvlink_gbps": 8}})
+    plan = PlanBuilder()
+    only = plan.message("test", "only", 3, 3)
+    before = (plan.flow(only, "gpu3", "gpu1", 1), plan.flow(only, "gpu5", "gpu1", 1))
+    plan.flow(only, "gpu1", "gpu2", 2_000_000_000, after=before)
+    engine = FlowEngine(scenario, plan.plan())
+    engine.on(TimerFired(TimerKey(TimerKind.ARRIVAL, 0)), 0.0)
+    engine.on(TransferDone(0), 5.0)
+    # Reported second, but it arrived first; 2 GB at 8 Gb/s last two seconds from when both were there.
+    assert engine.on(TransferDone(1), 4.0) == [StartTimer(7.0, TimerKey(TimerKind.LOCAL_DONE, 2))]
+    engine.on(TimerFired(TimerKey(TimerKind.LOCAL_DONE, 2)), 7.0)
+    assert engine.requests[0]["t_finished_s"] == 7.0 and engine.requests[0]["kv_bytes_sent"] == 2

@@ -121,9 +121,7 @@ def _matrix(path: Path, text: str, delay_s: float = 0.0) -> Matrix:
     cells = []
     for src, (number, row) in enumerate(rows):
         if len(row) != len(rows):
-            raise _error(
-                path, number, len(row), " ".join(row)[:60], f"{len(row)} cells in a file of {len(rows)} rows"
-            )
+            raise _error(path, number, len(row), " ".join(row)[:60], f"{len(row)} cells in a file of {len(rows)} rows")
         for dst, cell in enumerate(row):
             try:
                 size = size_bytes(cell)
