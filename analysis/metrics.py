@@ -13,8 +13,7 @@
 * `*_ttft_ms`: first_token - arrival. `*_e2el_ms`: finished - arrival.
 * `*_tpot_ms`: (E2EL - TTFT) / (output tokens - 1). `*_itl_ms`: the same over tokens instead of requests. Both
   are the compute model only: the fabric has no way into them.
-* `request_goodput`, `slo_attainment`: requests inside their TTFT target a second, and as a share of all
-  measured ones (a failure misses it); absent when no request has a target.
+* `request_goodput`, `slo_attainment`, `tenants`, `gpu_time`, and what failures cost: `analysis.service`.
 * `mean_stage_ms`: mean time in each stage; the stages sum to mean TTFT. `slowest_stage_ms`: the same over the
   slowest 5 %.
 
@@ -45,7 +44,7 @@ input_throughput).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -53,6 +52,7 @@ import pandas as pd
 
 from analysis import flows as fl
 from analysis import requests as rq
+from analysis import service
 from analysis import transfers as tr
 from analysis.ports import ROLES, PortFigures, port_figures, tier_table
 from analysis.stats import LEVEL, PERCENTILES, RESAMPLES, bootstrap, describe, weighted_percentiles
@@ -72,6 +72,7 @@ class RunData:
     ports: PortFigures | None
     scale: Scale
     window: Window
+    gpus: pd.DataFrame = field(default_factory=pd.DataFrame)
 
 
 def load(run: RunFolder, max_bins: int = 1000) -> RunData:
@@ -87,7 +88,8 @@ def load(run: RunFolder, max_bins: int = 1000) -> RunData:
         transfers = pd.DataFrame(columns=tr.COLUMNS)
     else:
         transfers = run.transfers(tr.COLUMNS)
-    return RunData(run.requests(), transfers, ports, run.scale(), run.window())
+    gpus = run.gpus() if run.has("gpus.parquet") else pd.DataFrame()
+    return RunData(run.requests(), transfers, ports, run.scale(), run.window(), gpus)
 
 
 def summarise(run_folder: RunFolder, seed: int | None = None, resamples: int = RESAMPLES) -> dict[str, Any]:
@@ -114,7 +116,8 @@ def summarise_data(data: RunData, seed: int, resamples: int = RESAMPLES) -> dict
         found |= _named(describe(values), name)
         intervals |= _intervals(values, done["session_id"], name, seed, resamples)
     found |= _per_token(done)
-    found |= _targets(data.requests, data.window)
+    found |= service.objectives(data.requests, data.window) | service.costs_of_failure(data.requests)
+    found |= service.gpu_time(data.gpus, data.requests, data.window)
     found |= _stages(done)
     exposed = rq.stage_seconds(done)["kv_transfer"] * 1e3
     found |= _named(describe(exposed), "kv_transfer_exposed_ms")
@@ -194,19 +197,6 @@ def _per_token(done: pd.DataFrame) -> dict[str, Any]:
             **{f"p{p}": float(ranks[i]) for i, p in enumerate(PERCENTILES)},
         }
     return _named(describe(values), "tpot_ms") | _named(itl, "itl_ms") | {"tpot_note": "compute model only"}
-
-
-def _targets(requests: pd.DataFrame, window: Window) -> dict[str, float]:
-    measured = rq.measured(requests)
-    targeted = measured[measured["slo_ttft_ms"].notna()]
-    if targeted.empty:
-        return {}
-    good = (targeted["status"] == "ok") & (rq.ttft_ms(targeted) <= targeted["slo_ttft_ms"])
-    inside = (targeted["t_finished_s"] >= window.t_start_s) & (targeted["t_finished_s"] < window.t_end_s)
-    return {
-        "slo_attainment": float(good.mean()),
-        "request_goodput": int((good & inside).sum()) / window.duration_s,
-    }
 
 
 def _stages(done: pd.DataFrame) -> dict[str, Any]:

@@ -58,8 +58,10 @@ def with_changes(scenario: Scenario, changes: Mapping[str, Mapping[str, object] 
     """A copy with some settings replaced, checked again: {"section": {"name": value}} or {"seed": 2}."""
     data: dict[str, Any] = scenario.model_dump()
     for key, value in changes.items():
-        if isinstance(value, Mapping) and isinstance(data.get(key), dict):
-            data[key] = {**data[key], **value}
+        before = data.get(key)
+        # A workload of another kind has other settings: it replaces the one that is there.
+        if isinstance(value, Mapping) and isinstance(before, dict) and value.get("kind") in (None, before.get("kind")):
+            data[key] = {**before, **value}
         else:
             data[key] = value
     return check_scenario(data)

@@ -41,6 +41,11 @@ class Decode:
     _context: int = 0
     _ends: list[tuple[float, int, Live]] = field(default_factory=list)
 
+    def ask(self, live: Live) -> None:
+        """Queue for a slot and memory."""
+        live.asks_decode = True
+        self.queue.append(live)
+
     def take(self) -> Live | None:
         """The first of the queue, with its slot and memory now reserved; None where it does not fit, nobody waits, or
         as many handoffs as the target receives at once are on their way."""
@@ -49,6 +54,7 @@ class Decode:
         if self.max_inbound is not None and self.receiving >= self.max_inbound:
             return None
         live = self.queue.popleft()
+        live.asks_decode = False
         self.free_slots -= 1
         self.free_bytes -= live.decode_bytes
         self.receiving += 1

@@ -182,7 +182,8 @@ class Engine:
         live.step = Step.GATEWAY
         serving, seed, number = self._serving, self._scenario.seed, live.request.request_id
         self._out.timer(t_s + serving.timeout_s, TimerKind.TIMEOUT, number)
-        if uniform(seed, number, purpose="cancel") < serving.client_cancel_share:
+        share = serving.client_cancel_share
+        if share and uniform(seed, number, purpose="cancel") < share:
             patience_s = exponential(seed, number, purpose="patience", mean=serving.client_cancel_mean_s)
             self._out.timer(t_s + patience_s, TimerKind.CANCEL, number)
         if serving.gateway_delay_ms:
@@ -199,7 +200,8 @@ class Engine:
             live.cached_tokens = prefill.cache.match(request)
         if serving.transfer_content == "delta":
             live.held_tokens = decode.cache.match(request)
-        live.local = uniform(self._scenario.seed, request.request_id, purpose="local") < serving.local_handoff_share
+        if share := serving.local_handoff_share:
+            live.local = uniform(self._scenario.seed, request.request_id, purpose="local") < share
         live.mark("prefill_waiting", t_s)
         pooled = serving.prefix_cache == "pool"
         read = remote_prefix(live, prefill, self._prefills.values(), self._model) if pooled else []
@@ -284,14 +286,14 @@ class Engine:
         live.step = Step.ALLOC
         if live.holds_decode:
             self._transfer_begins(live, here_s)
-        elif self._serving.transfer_mode == "whole" or live.attempt > 1:
-            self._decode_of(live).queue.append(live)
+        elif not live.asks_decode:
+            self._decode_of(live).ask(live)
 
     # Handoff
 
     def _ask_decode(self, live: Live, t_s: float) -> None:
         decode = self._decode_of(live)
-        decode.queue.append(live)
+        decode.ask(live)
         self._run_decode(decode, t_s)
 
     def _run_decode(self, decode: Decode, t_s: float) -> None:
@@ -471,8 +473,9 @@ class Engine:
                 self._gateway.outstanding("prefill", live.prefill_name, -1, -live.uncached_tokens)
             if step is Step.QUEUED:
                 prefill.queue.remove(live)
-            if live in decode.queue:
+            if live.asks_decode:
                 decode.queue.remove(live)
+                live.asks_decode = False
             if live.holds_decode:
                 decode.receiving -= step is not Step.FIRST_STEP
                 decode.decoding -= step is Step.FIRST_STEP

@@ -35,6 +35,7 @@ class Gateway:
         )
         self.path_load = PathLoad(scenario) if set(policies) & set(PATH_AWARE) else None
         self._load = {role: (defaultdict[str, int](int), defaultdict[str, int](int)) for role in ("prefill", "decode")}
+        self._loads = {role: Load(*found) for role, found in self._load.items()}
         self._last: dict[int, tuple[str, str]] = {}
 
     def place(self, live: Live) -> None:
@@ -47,7 +48,7 @@ class Gateway:
 
         live.prefill = self._prefill_placer.choose(
             self._names,
-            Load(*self._load["prefill"]),
+            self._loads["prefill"],
             Asked(request.request_id, last[0], _instance(self._prefills, request.prefill_gpu), uncached),
         )
         prefill = self._prefills[live.prefill.name]
@@ -63,7 +64,7 @@ class Gateway:
 
         live.decode = self._decode_placer.choose(
             prefill.target_names,
-            Load(*self._load["decode"]),
+            self._loads["decode"],
             Asked(request.request_id, last[1], _instance(self._decodes, request.decode_gpu), lacking, path_s),
         )
         live.source, live.target = prefill.instance, prefill.targets[live.decode.name]

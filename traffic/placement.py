@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from scenario.errors import InputError
 from traffic.rng import uniform
@@ -28,12 +29,18 @@ from traffic.rng import uniform
 KEPT_SCORES = 64
 
 
-@dataclass(frozen=True)
 class Choice:
-    """The chosen candidate and the score of every candidate, in number order."""
+    """The chosen candidate and the score of every candidate, in number order (worked out when somebody asks)."""
 
-    name: str
-    scores: Mapping[str, float]
+    __slots__ = ("_scores", "name")
+
+    def __init__(self, name: str, scores: Callable[[], Mapping[str, float]]) -> None:
+        self.name, self._scores = name, scores
+
+    @property
+    def scores(self) -> Mapping[str, float]:
+        """Score by candidate; the lowest won."""
+        return self._scores()
 
 
 @dataclass(frozen=True)
@@ -85,16 +92,14 @@ class Placer:
             turn = self._turns.get(candidates, 0)
             self._turns[candidates] = turn + 1
             start = (turn + (turn // len(candidates) if self.drift else 0)) % len(candidates)
-            if len(candidates) > KEPT_SCORES:
-                return Choice(candidates[start], {candidates[start]: 0.0})
-            count = len(candidates)
-            return Choice(candidates[start], {name: float((i - start) % count) for i, name in enumerate(candidates)})
+            return Choice(candidates[start], partial(_turns, candidates, start))
         if self.policy == "power_of_two":
             candidates = self._two(candidates, asked)
         score = self._score(candidates, load, asked)
         scores = {name: score(name) for name in candidates}
         best = min(scores, key=scores.__getitem__)
-        return Choice(best, scores if len(scores) <= KEPT_SCORES else {best: scores[best]})
+        kept = scores if len(scores) <= KEPT_SCORES else {best: scores[best]}
+        return Choice(best, lambda: kept)
 
     def _two(self, candidates: Sequence[str], asked: Asked) -> tuple[str, ...]:
         first, second = (
@@ -139,3 +144,9 @@ class Placer:
                     )  # fmt: skip
                 return lambda name: float(name != asked.recorded)
         raise InputError("serving.placement", self.policy, "see `zcube schema` for the policies")
+
+
+def _turns(candidates: tuple[str, ...], start: int) -> dict[str, float]:
+    if len(candidates) > KEPT_SCORES:
+        return {candidates[start]: 0.0}
+    return {name: float((i - start) % len(candidates)) for i, name in enumerate(candidates)}

@@ -79,6 +79,7 @@ class Live:
     held_tokens: int = 0  # of the prompt that the decode target has already
     sent_tokens: int = 0  # of the prompt whose KV was handed to the network (or is held there)
     sent_layers: int = 0  # layerwise: groups of the running batch that were
+    asks_decode: bool = False  # waits in the decode target's queue
     holds_decode: bool = False
     waiting: list[int] = field(default_factory=list)  # bytes that are computed and wait for space at decode
     unsubmitted: int = 0  # pieces inside their software overhead
