@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scenario.errors import InputError
-from scenario.flow_workloads import CollectiveWorkload, MatrixWorkload
+from scenario.flow_workloads import FlowWorkload
 from scenario.load import with_changes
 from scenario.models import Scenario
 from scenario.workload_section import BurstWorkload, CodingAgentWorkload, SessionsWorkload
@@ -34,8 +34,8 @@ def loaded(scenario: Scenario, factor: float) -> Scenario:
         change = {"users": max(1, round(workload.users * factor))}
     elif isinstance(workload, BurstWorkload):
         change = {"period_s": workload.period_s / factor}
-    elif isinstance(workload, CollectiveWorkload | MatrixWorkload):
-        raise InputError("--find-rate", workload.kind, "a workload without serving has no objectives to meet")
+    elif isinstance(workload, FlowWorkload):
+        raise InputError("workload.kind", workload.kind, "serves no requests: there is no rate to find")
     else:
         change = {"speedup": workload.speedup * factor}
     return with_changes(scenario, {"name": f"{scenario.name[:50]}-x{factor:.3g}", "workload": change})
