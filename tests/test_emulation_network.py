@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.root, needs_root]
 
 from host_state import settled, snapshot  # noqa: E402
 
-from controller.status_socket import NAME as SOCKET_NAME
-from controller.status_socket import ask
+from controller.status_socket import NAME as SOCKET_NAME  # noqa: E402
+from controller.status_socket import ask  # noqa: E402
 from emulation.sandbox import Sandbox  # noqa: E402
 from results.reader import RunFolder  # noqa: E402
 
