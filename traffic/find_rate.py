@@ -76,9 +76,7 @@ def search(meets: Callable[[float], bool], *, start: float = 1.0, ratio: float =
 def require_objectives(scenario: Scenario) -> None:
     """Raise InputError where no request has an objective to meet."""
     serving = scenario.serving
-    if not (
-        serving.slo_ttft_ms or serving.slo_tpot_ms or any(t.slo_ttft_ms or t.slo_tpot_ms for t in serving.tenants)
-    ):
+    if not (serving.slo_ttft_ms or serving.slo_tpot_ms or any(t.slo_ttft_ms or t.slo_tpot_ms for t in serving.tenants)):
         raise InputError(
             "--find-rate", True, "needs an objective",
             "--slo-ttft-ms 2000, or serving.slo_ttft_ms, slo_tpot_ms or tenants in the scenario",
