@@ -61,7 +61,7 @@ def offered(scenario: Scenario, source: Source) -> Offered:
     """Work it out from the whole fixed set of requests. Raises `InputError` for a layout that does not fit."""
     requests = source.requests
     if not requests:  # messages without serving: no layout, and no rate of arrivals
-        return Offered({}, 0.0)
+        return Offered({}, 0.0, closed=True)
     span_s = _span_s(scenario, source)
     model, serving = model_of(scenario.serving), scenario.serving
     prefills, decodes = prefill_instances(scenario), decode_targets(scenario)
