@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.arms import ArmResult
+from analysis.flows import is_flows
 from analysis.formats import data_size, short
 from analysis.stats import P99_MIN_COUNT
 
@@ -30,6 +31,13 @@ def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
             f"Ports run scaled down: {emulated} Mb/s stands for {gbps:g} Gb/s, and one model second took "
             f"{short(scale.dilation)} s. Times and bytes here are in model units, those of the real system."
         )
+    if is_flows(first.data.requests):
+        return (
+            scaled,
+            "There is no service: messages are played as flows. Neither kernels nor software overhead are modelled.",
+            "Between the GPUs of one server messages go over NVLink, a timer, unless workload.in_server is fabric.",
+            transport,
+        )
     return (
         scaled,
         "Prefill and decode are timers: their durations come from a formula, not from a GPU.",
@@ -50,15 +58,19 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
             "Rates, times and bytes scale; frames, buffers and TCP's timers do not. Each connection's frames "
             "in flight are capped, since deep queues would let windows decide where backlog sits."
         )
+    flows = is_flows(first.data.requests)
+    if not flows:
+        found.append("TPOT and ITL are the compute model only: nothing here lets the fabric change them.")
     found += [
-        "TPOT and ITL are the compute model only: nothing here lets the fabric change them.",
         "Backlog is excess backlog (deep buffer), never switch buffer occupancy: one frame stands for "
         f"{data_size(scale.model_bytes_per_frame)} of model bytes, and the threshold of {threshold} frames for "
         f"{threshold * scale.model_bytes_per_frame / ASIC_BUFFER_BYTES:.1f} times the buffer of a 51.2T ASIC "
         f"(about {data_size(ASIC_BUFFER_BYTES)}).",
-        f"Shape {serving.shape}, layout {serving.layout} and striping {first.scenario.routing.striping} "
-        "decide the sign of the result: another setting of any of them can turn it round.",
     ]
+    decides = f"Striping {first.scenario.routing.striping}"
+    if not flows:
+        decides = f"Shape {serving.shape}, layout {serving.layout} and striping {first.scenario.routing.striping}"
+    found.append(f"{decides} can decide the sign of the result: another setting of any of them can turn it round.")
     policies = {arm.scenario.policy for arm in runs}
     if "ecmp_ovs" in policies:
         found.append(
@@ -84,7 +96,8 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
     else:
         found.append("One seed is one draw: no significance between arms is claimed.")
     found.append(
-        "Intervals resample the sessions of this run. They cover neither another seed nor the emulator's own error."
+        f"Intervals resample the {'messages' if flows else 'sessions'} of this run."
+        " They cover neither another seed nor the emulator's own error."
     )
     if few:
         found.append(f"P99 is indicative: with fewer than {P99_MIN_COUNT:,} requests, fewer than ten lie above it.")

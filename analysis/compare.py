@@ -13,8 +13,11 @@ from typing import Any
 from analysis.arms import Arm, ArmResult, read_arm
 from analysis.caveats import limits, must_know
 from analysis.equality import EqualityRow, equality_rows
+from analysis.failover import Failover, failover
 from analysis.fidelity import LABELS, FidelityRow, fidelity_rows
+from analysis.flow_lines import flow_bound_lines, flow_headline
 from analysis.formats import NONE, change, number
+from analysis.notes import run_notes
 from analysis.paired import paired_differences
 from analysis.rows import ResultRow, result_rows
 from analysis.stats import RESAMPLES
@@ -33,6 +36,13 @@ class Comparison:
     equality: tuple[EqualityRow, ...]
     results: tuple[ResultRow, ...]
     fidelity: tuple[FidelityRow, ...]
+    #: Label and faults of each run whose scenario has some.
+    faults: tuple[tuple[str, Failover], ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether this is one run, with nothing to compare it with."""
+        return len(self.arms) == 1
 
     @property
     def runs(self) -> tuple[ArmResult, ...]:
@@ -43,6 +53,11 @@ class Comparison:
     def bound(self) -> ArmResult | None:
         """The fabric-free bound, when there is one."""
         return next((arm for arm in self.arms if arm.is_bound), None)
+
+    @property
+    def flows(self) -> bool:
+        """Whether messages were played, and no requests served."""
+        return "makespan_s" in self.arms[0].summary
 
     @property
     def unequal(self) -> tuple[EqualityRow, ...]:
@@ -74,8 +89,9 @@ class Comparison:
         if failed:
             counts = ", ".join(f"{arm.label} {arm.summary['failed']}" for arm in failed)
             found.append(
-                f"Failed requests ({counts}) are not in the TTFT figures, which are over completed requests "
-                "only: the figures of an arm with failures look better than it was."
+                f"Failed {'messages' if self.flows else 'requests'} ({counts}) are not in the"
+                f" {'' if self.flows else 'TTFT '}figures, which are over completed ones only: the figures of an arm"
+                " with failures look better than it was."
             )
         return tuple(found)
 
@@ -83,6 +99,8 @@ class Comparison:
         """The result in sentences, one an arm; no claim of significance."""
         if not self.runs:
             return ()
+        if self.flows:
+            return flow_headline(self.runs)
         first = self.runs[0]
         lines = []
         for arm in self.runs:
@@ -93,6 +111,8 @@ class Comparison:
             if arm is not first and (differences := paired_differences(first, arm)):
                 text += f". Against {first.label}, request by request: " + "; ".join(d.text for d in differences)
             lines.append(f"{text}{' — INVALID RUN' if arm.valid is False else ''}.")
+        if self.alone:
+            return tuple(lines)
         lines.append(
             "Brackets: 95 % over sessions of this one run. TTFT also holds prefill and its queue, the same work on "
             "every fabric; the KV transfer is what the fabric does."
@@ -104,6 +124,8 @@ class Comparison:
         bound = self.bound
         if bound is None:
             return ("No fabric-free bound was computed for this comparison.",)
+        if self.flows:
+            return flow_bound_lines(bound, self.runs)
         keys = (("mean", "mean"), ("p50", "P50"), ("p90", "P90"), ("p99", "P99"))
         best = ", ".join(f"{label} {number(bound.summary[f'{key}_ttft_ms'])} ms" for key, label in keys)
         lines = [
@@ -125,6 +147,10 @@ class Comparison:
                 "same NIC end earlier, and then requests meet other batches and queues."
             )
         return tuple(lines)
+
+    def notes(self) -> tuple[str, ...]:
+        """What else the runs left: captures, and paths where switches or the agents chose among several."""
+        return tuple(line for arm in self.runs for line in run_notes(arm))
 
     def must_know(self) -> tuple[str, ...]:
         """The four things that a reader must know before any figure."""
@@ -180,6 +206,8 @@ class Comparison:
                 "equality": equality,
                 "results": results,
                 "bound": self.bound_lines(),
+                "faults": {label: one.to_json() for label, one in self.faults},
+                "notes": self.notes(),
                 "does_not_show": self.limits(),
             }
         )
@@ -213,4 +241,9 @@ def compare(arms: Sequence[Arm], seed: int | None = None, resamples: int = RESAM
         equality=equality_rows(results),
         results=result_rows(results),
         fidelity=fidelity_rows(results),
+        faults=tuple((one.label, failover(one.arm.path)) for one in results if _had_faults(one)),
     )
+
+
+def _had_faults(arm: ArmResult) -> bool:
+    return bool(arm.scenario.faults.events) and not arm.simulated and arm.fidelity is not None

@@ -12,6 +12,8 @@ from rich.text import Text
 
 from analysis.compare import Comparison
 from analysis.console_table import plain_table
+from analysis.failover_console import faults_of_run
+from analysis.formats import NONE
 
 _STYLES = {"NOT EQUAL": "bold red", "differs": "yellow", "same": "dim"}
 
@@ -30,8 +32,12 @@ def _heads(comparison: Comparison) -> list[Text]:
 
 def equality_table(comparison: Comparison) -> Table:
     """What is equal, what is meant to differ, and what should not differ but does."""
-    table = plain_table(
-        "1. What is equal", "differs: what the fabrics differ in. NOT EQUAL: should be the same, and is not."
+    table = (
+        plain_table("1. The run")
+        if comparison.alone
+        else plain_table(
+            "1. What is equal", "differs: what the fabrics differ in. NOT EQUAL: should be the same, and is not."
+        )
     )
     table.add_column("")
     for head in _heads(comparison):
@@ -45,11 +51,10 @@ def equality_table(comparison: Comparison) -> Table:
 
 def result_table(comparison: Comparison) -> Table:
     """The figures, with intervals and, where it makes sense, the difference to the first arm."""
-    sessions = comparison.arms[0].summary["interval_units"]
-    caption = (
-        f"Model time and bytes. Brackets: 95 % bootstrap interval over {sessions} sessions. "
-        f"Percentages: against {comparison.arms[0].label}."
-    )
+    sessions, unit = (comparison.arms[0].summary[key] for key in ("interval_units", "interval_unit"))
+    caption = f"Model time and bytes. Brackets: 95 % bootstrap interval over {sessions} {unit}s."
+    if not comparison.alone:
+        caption += f" Percentages: against {comparison.arms[0].label}."
     table = plain_table("2. Results", caption)
     table.add_column("")
     table.add_column("")
@@ -77,7 +82,7 @@ def result_table(comparison: Comparison) -> Table:
 
 def fidelity_table(comparison: Comparison) -> Table:
     """Whether the emulation did what it should have done."""
-    table = plain_table("4. Fidelity of the emulation")
+    table = plain_table(f"{_number(comparison, 4)}. Fidelity of the emulation")
     table.add_column("")
     for head in _heads(comparison):
         table.add_column(head, justify="right")
@@ -88,8 +93,17 @@ def fidelity_table(comparison: Comparison) -> Table:
             mark = {True: " ok", False: " FAILED", None: ""}[verdict]
             style = {True: "green", False: "bold red", None: "dim"}[verdict]
             cells.append(Text.assemble(text, (mark, style)))
+        # A check without a value and a verdict has a reason, which is what there is to say.
+        for index, (text, verdict) in enumerate(zip(row.texts, row.verdicts, strict=True)):
+            if text == NONE and verdict is None and row.details[index]:
+                cells[index] = Text(row.details[index], style="dim")
         table.add_row(row.label, *cells, row.limit)
     return table
+
+
+def _number(comparison: Comparison, number: int) -> int:
+    """Of a section: a run alone has no third, the bound."""
+    return number - comparison.alone
 
 
 def _failures(comparison: Comparison) -> list[str]:
@@ -114,14 +128,22 @@ def renderable(comparison: Comparison, report: Path | None = None) -> Renderable
         parts += [Text(line, style="bold red") for line in warnings] + [Text()]
     parts += [equality_table(comparison), Text(), result_table(comparison), Text()]
     parts += [_list("In short", comparison.headline()), Text()]
-    parts += [_list("3. The fabric-free bound", comparison.bound_lines()), Text()]
+    if not comparison.alone:
+        parts += [_list("3. The fabric-free bound", comparison.bound_lines()), Text()]
+    for label, faults in comparison.faults:
+        parts += [Text(f"Faults: {label}", style="bold"), faults_of_run(faults), Text()]
+    if notes := comparison.notes():
+        parts += [_list("Captures and paths", notes), Text()]
     if comparison.fidelity:
         parts += [fidelity_table(comparison), Text()]
         if failures := _failures(comparison):
             parts += [_list("Checks that failed", failures), Text()]
     else:
-        parts += [_list("4. Fidelity of the emulation", ["Not measured: no arm was emulated."]), Text()]
-    parts += [_list("5. What this result does not show", comparison.limits()), Text()]
+        parts += [
+            _list(f"{_number(comparison, 4)}. Fidelity of the emulation", ["Not measured: no arm was emulated."]),
+            Text(),
+        ]
+    parts += [_list(f"{_number(comparison, 5)}. What this result does not show", comparison.limits()), Text()]
     if report is not None:
         parts.append(Text(f"Report: {report}"))
     return Group(*parts)

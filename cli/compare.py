@@ -17,6 +17,7 @@ from analysis.metrics import summarise
 from analysis.report import write_report
 from cli import options
 from cli.app import err, out, print_json
+from cli.fault_times import warn_of_late_faults
 from cli.progress import RunProgress
 from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
@@ -144,6 +145,7 @@ def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float)
     found: list[Arm] = []
     for label, scenario in resolved.items():
         path = folder / label.lower().replace(" ", "-")
+        warn_of_late_faults(scenario)
         with RunProgress(f"{label} ({list(resolved).index(label) + 1} of {len(resolved)})") as progress:
             ended = run_emulation(path, scenario, budget_hops_per_s, progress)
         if ended.exit_code:

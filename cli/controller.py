@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json as json_text
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from cli import options
 from cli.app import out, print_json
+from cli.run_state import why_no_controller
 from controller.launch import DEFAULT_HOST, DEFAULT_PORT
 from controller.status_socket import NAME, ask
 from scenario.errors import InputError
@@ -48,37 +48,61 @@ def controller(
     os.execv(sys.executable, [*module, "--topo", topo, "--listen", listen, "--port", str(port)])  # noqa: S606
 
 
+#: Column of the table -> field of the JSON.
+_COLUMNS = {
+    "rules wanted": "rules_wanted",
+    "present": "rules_present",
+    "kept": "rules_kept",
+    "sent": "rules_sent",
+    "foreign": "foreign",
+    "groups wanted": "groups_wanted",
+    "groups present": "groups_present",
+    "connections": "connections",
+}
+
+
 @verbs.command()
 def status(
     run_folder: Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run that is going on")],
     json: options.Json = False,
 ) -> None:
-    """What the controller of a live run says: switches, rules wanted and present, failures, repairs.
+    """What the controller of a live run says: switches, rules and groups, failures, repairs.
+
+    wanted: what a switch should have now, repair rules included (rules_wanted in --json); present: what of it the
+    switch has confirmed (rules_present); kept and sent: when it connected, rules that were there and right, and rules
+    that were sent (rules_kept, rules_sent); foreign: somebody else's, left alone. host_pid is the controller's process
+    on this machine (pid: in the run's own namespace).
 
     Example: sudo .venv/bin/zcube controller status runs/first/coding-agent/zcube
     """
     try:
-        found: dict[str, Any] = json_text.loads(ask(run_folder / NAME))
+        found = ask(run_folder / NAME)
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        hint = "the run must be going on, and its owner (root) asks: sudo zcube controller status RUN"
-        raise InputError("RUN", str(run_folder), f"no controller answers at {NAME}: {reason}", hint) from None
+        reason, hint = why_no_controller(run_folder, run_folder / NAME, error)
+        raise InputError("RUN", str(run_folder), reason, hint) from None
     if json:
         print_json(found)
         return
+    if found["state"] == "starting":
+        out.print(
+            f"starting: process {found['host_pid']} has not loaded yet; switches forward by the rules that they have",
+            highlight=False,
+        )
+        return
     out.print(
-        f"{found['sdn']}: {found['state']}, {found['confirmed']} of {found['expected']} switches;"
-        f" down: {', '.join(found['failures']) or 'nothing'}",
+        f"{found['sdn']}, process {found['host_pid']}: {found['state']}, {found['confirmed']} of {found['expected']}"
+        f" switches; down: {', '.join(found['failures']) or 'nothing'}",
         highlight=False,
     )
-    table = Table("switch", "state", "rules wanted", "kept", "sent", "foreign", "connections")
+    table = Table("switch", "state", *_COLUMNS)
     for name, one in found["switches"].items():
-        cells = (one["rules_sent"], one["rules_kept"], one["rules_added"], len(one["foreign"]), one["connections"])
-        table.add_row(name, one["state"], *map(str, cells))
+        cells = (one[field] for field in _COLUMNS.values())
+        table.add_row(name, one["state"], *(str(len(cell) if isinstance(cell, list) else cell) for cell in cells))
     out.print(table)
     for repair in found["repairs"][-5:]:
+        changes = repair["changes"]
         out.print(
-            f"repair: {repair['changes']} changes, last barrier after {repair['last_barrier_ms']} ms;"
-            f" down then: {', '.join(repair['down']) or 'nothing'}",
+            f"repair: {changes} {'change' if changes == 1 else 'changes'}, last barrier after"
+            f" {repair['last_barrier_ms']:.0f} ms; down then: {', '.join(repair['down']) or 'nothing'}",
             highlight=False,
         )

@@ -26,7 +26,7 @@ from topologies.paths import (
     shortest_port_pairs,
 )
 from topologies.routes import Failures
-from topologies.tables import Tables
+from topologies.tables import Tables, member_choice
 
 verbs = typer.Typer(
     no_args_is_help=True,
@@ -124,17 +124,23 @@ def routes(
     found = Tables(fabric, failed, detour=detour, policy=policy).switch_table(switch)
     if json:
         rows = [
-            {"prefixes": [str(net) for net in e.prefixes], "ports": e.ports, "switches": e.switches}
+            {
+                "prefixes": [str(net) for net in e.prefixes],
+                "ports": e.ports,
+                "chosen_by": member_choice(fabric, len(e.ports), policy),
+                "switches": e.switches,
+            }
             for e in found.entries
         ]
         print_json({"switch": switch, "gpu_ports": found.hosts, "entries": rows})
         return
     heading(fabric)
-    table = Table("prefixes", "out of ports", "towards")
+    table = Table("prefixes", "out of ports", "chosen by", "towards")
     for entry in found.entries:
         more = f", ... {len(entry.switches)} in all" if len(entry.switches) > 6 else ""
         ports = ", ".join(map(str, entry.ports))
-        table.add_row("\n".join(map(str, entry.prefixes)), ports, ", ".join(entry.switches[:6]) + more)
+        choice = member_choice(fabric, len(entry.ports), policy)
+        table.add_row("\n".join(map(str, entry.prefixes)), ports, choice, ", ".join(entry.switches[:6]) + more)
     out.print(table)
     line(
         switch,

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from analysis.failover import Failover, failover
+from analysis.failover_console import faults_of_run
+from analysis.fidelity import LABELS
 from analysis.metrics import summarise
 from cli import options
 from cli.app import err, out, print_json
+from cli.fault_times import warn_of_late_faults
 from cli.progress import RunProgress
 from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
@@ -23,6 +25,7 @@ from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
 from results.reader import RunFolder
 from results.writer import create_folder, write_json
 from scenario.arms import arms
+from scenario.errors import InputError
 from scenario.load import with_changes
 from scenario.models import Scenario
 from simulation.run import simulate
@@ -53,6 +56,8 @@ def run(
     base = options.scenario_with_options(
         scenario or options.EXPERIMENTS / "failover.yaml", seed=seed, requests=requests
     )
+    if cable is not None and base.faults.events:
+        raise InputError("--cable", cable, "the scenario has faults.events of its own", "leave one of the two out")
     plans = {label: _with_fault(arm, cable) for label, arm in arms(base, ARMS).items()}
     resolve(plans, TYPICAL_BUDGET_HOPS_PER_S)
     require_machine()
@@ -61,23 +66,24 @@ def run(
     with RunProgress("this machine") as progress:
         budget = measure(base.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
     create_folder(folder)
-    found: dict[str, tuple[Failover, bool]] = {}
+    found: dict[str, tuple[Failover, list[str], Path]] = {}
     for label, arm in resolve(plans, budget).items():
         place = folder / label.lower()
+        warn_of_late_faults(arm)
         with RunProgress(label) as progress:
             ended = run_emulation(place, arm, budget, progress)
         if ended.exit_code:
             err.print(f"Interrupted; what was measured is in {place}", highlight=False)
             raise typer.Exit(ended.exit_code)
         write_json(place / "summary.json", summarise(RunFolder(place)))
-        found[label] = failover(place), RunFolder(place).fidelity()["valid"] is True
+        found[label] = failover(place), _failed(RunFolder(place)), place
     if json:
-        print_json({label: _as_json(one, valid) for label, (one, valid) in found.items()})
+        print_json({label: {"valid": not failed, **one.to_json()} for label, (one, failed, _) in found.items()})
     else:
-        for label, (one, valid) in found.items():
-            _print(label, one, valid)
+        for label, (one, failed, place) in found.items():
+            _print(label, one, failed, place)
         out.print(f"Runs are in {folder}", highlight=False)
-    raise typer.Exit(int(any(one.lost or not valid for one, valid in found.values())))
+    raise typer.Exit(int(any(one.lost or failed for one, failed, _ in found.values())))
 
 
 def _with_fault(scenario: Scenario, cable: str | None) -> Scenario:
@@ -101,30 +107,22 @@ def _busiest(scenario: Scenario) -> str:
     return max(between, key=lambda link: crossing[link])
 
 
-def _as_json(one: Failover, valid: bool) -> dict[str, object]:
-    return {
-        "valid": valid,
-        "timeline": [{"wall_ms": m.wall_ms, "model_s": m.model_s, "text": m.text} for m in one.timeline],
-        "repair_ms": one.repair_ms,
-        "handoffs": one.handoffs,
-        "in_flight": one.in_flight,
-        "lost": one.lost,
-        "unfinished": one.unfinished,
-        "longest_stall_wall_ms": one.longest_stall_wall_ms,
-        "median_stall_wall_ms": one.median_stall_wall_ms,
-        "lost_packets": one.lost_packets,
-    }
+def _print(label: str, one: Failover, failed: list[str], place: Path) -> None:
+    out.rule(f"{label}: INVALID" if failed else label)
+    out.print(faults_of_run(one))
+    if failed:
+        out.print(
+            f"[bold red]INVALID[/]: {'; '.join(failed)}.\nUsual cause: the machine is busy with something else; run it"
+            f" again on a quiet one. All checks: {place.resolve() / 'fidelity.json'}",
+            highlight=False,
+        )
 
 
-def _print(label: str, one: Failover, valid: bool) -> None:
-    out.rule(label if valid else f"{label}: INVALID, see fidelity.json")
-    table = Table("wall ms", "model s", "what")
-    for moment in one.timeline:
-        table.add_row(f"{moment.wall_ms:,.1f}", f"{moment.model_s:.2f}", moment.text)
-    out.print(table)
-    out.print(
-        f"{one.handoffs} handoffs, {one.in_flight} on their way at the failure, {one.lost} lost. Those on their"
-        f" way took {one.median_stall_wall_ms:,.0f} wall ms longer than alone in the median,"
-        f" {one.longest_stall_wall_ms:,.0f} at most (queues included).\nPackets: {one.lost_packets}.",
-        highlight=False,
-    )
+def _failed(run: RunFolder) -> list[str]:
+    """The checks that make a run INVALID: what was found, and the limit."""
+    found = [
+        f"{LABELS.get(check['name'], check['name'])}: {check['value']:.3g} {check['unit']} (limit {check['limit']})"
+        for check in run.fidelity()["checks"]
+        if check["ok"] is False
+    ]
+    return found or ([] if run.fidelity()["valid"] is True else ["it left no verdict"])

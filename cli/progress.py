@@ -11,7 +11,7 @@ from cli.app import err
 
 
 class RunProgress:
-    """Shows the messages of a runner; `label` names the arm."""
+    """Shows the messages of a runner; `label` names the arm. A `phase` lasts until the next, a `note` is one line."""
 
     def __init__(self, label: str) -> None:
         self._label = label
@@ -31,6 +31,9 @@ class RunProgress:
 
     def __call__(self, message: dict[str, object]) -> None:
         """Take one message of the runner."""
+        if "note" in message:  # something that happened; the phase goes on
+            self._line(str(message["note"]))
+            return
         phase = str(message.get("phase", ""))
         done, of = message.get("done"), message.get("of")
         if self._live:
@@ -38,8 +41,11 @@ class RunProgress:
             self._bar.update(self._task, completed=completed, total=of, phase=phase)  # type: ignore[arg-type]
         elif phase and phase != self._phase:
             wall = f" in {message['wall_s']} s" if "wall_s" in message else ""
-            err.print(f"{time.monotonic() - self._began:6.1f} s  {self._label}: {phase}{wall}", highlight=False)
+            self._line(f"{phase}{wall}")
         self._phase = phase or self._phase
+
+    def _line(self, text: str) -> None:
+        err.print(f"{time.monotonic() - self._began:6.1f} s  {self._label}: {text}", highlight=False)
 
     def __enter__(self) -> RunProgress:
         if self._live:

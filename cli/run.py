@@ -15,6 +15,7 @@ from analysis.metrics import summarise
 from analysis.report import write_report
 from cli import options
 from cli.app import err, out, print_json
+from cli.fault_times import warn_of_late_faults
 from cli.find_rate import find_rate as find_serviceable
 from cli.progress import RunProgress
 from emulation.capture import check_ports
@@ -96,6 +97,7 @@ def run(
     with RunProgress("this machine") as progress:
         budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
     resolved = resolve({settings.name: settings}, budget)[settings.name]
+    warn_of_late_faults(resolved)
     with RunProgress(settings.name) as progress:
         ended = run_emulation(folder, resolved, budget, progress, pcap or [])
     if ended.exit_code:

@@ -18,8 +18,10 @@ from typing import Any
 
 from controller import sdn
 from controller.audit import Found, RuleKey, difference, group_of, rule_of
-from controller.messages import change_message, messages
+from controller.messages import LAST_BARRIER, change_message, messages
+from controller.present import Present
 from controller.repair import Change, Overlay, Phase, Repairer
+from controller.repair_log import RepairLog
 from controller.ruleset import Rule, RuleSet, SelectGroup
 from controller.status import StatusBoard
 from topologies.routes import Failures
@@ -102,6 +104,8 @@ class FabricApp(sdn.App):
         self.connected_s: dict[Any, float] = {}
         self.barriers: dict[Any, int] = {}
         self.sent: dict[Any, dict[int, object]] = {}
+        self.refused: dict[Any, set[int]] = {}
+        self.present = {name: Present() for name in self.ruleset.dpids}
         self.waiting: Any = sdn.hub.Queue()
         self.repairer = _settings.repairer
         # The switches have the overlay of the controller before: it is kept, and updates start from it.
@@ -109,6 +113,9 @@ class FabricApp(sdn.App):
         before = _settings.before or Failures()
         self.overlay: Overlay = self.repairer.overlay(before)
         self.answers: dict[Any, Answers] = {}
+        self._want_everywhere()
+        self.board.write()
+        self.repair_log = RepairLog(self.repairer.fabric, self.repairer.detour, LOG.info)
         self.down_links: set[str] = set(before.links)
         self.down_switches: set[str] = set(before.switches)
         self.described: set[str] = set()
@@ -123,7 +130,7 @@ class FabricApp(sdn.App):
         if event.state == sdn.HANDSHAKE_DISPATCHER:
             self.connected_s[datapath] = time.monotonic()
         elif event.state == sdn.DEAD_DISPATCHER:
-            for book in (self.connected_s, self.barriers, self.sent, self.answers):
+            for book in (self.connected_s, self.barriers, self.sent, self.refused, self.answers):
                 book.pop(datapath, None)
             name = self.name_of.get(datapath.id)
             if name is not None and self.live.get(name) is datapath:  # a newer connection may have replaced it
@@ -144,10 +151,7 @@ class FabricApp(sdn.App):
             return
         self.live[name] = datapath
         self.first_switch.set()
-        rules, groups = self._wanted(name)
-        self.board.installing(
-            name, self.connected_s.get(datapath, time.monotonic()), rules=len(rules), groups=len(groups)
-        )
+        self.board.installing(name, self.connected_s.get(datapath, time.monotonic()))
         self.answers[datapath] = Answers()
         parser, ofproto = datapath.ofproto_parser, datapath.ofproto
         datapath.send_msg(parser.OFPGroupDescStatsRequest(datapath, 0))
@@ -177,6 +181,17 @@ class FabricApp(sdn.App):
         overlay = tuple(one.rule for one in self.overlay.rules.get(name, ()))
         return self.ruleset.rules[name] + overlay, self.ruleset.groups[name] + self.overlay.groups.get(name, ())
 
+    def _want_everywhere(self) -> None:
+        """Tell the board what each switch should have, repairs included."""
+        self.board.want(
+            {name: (len(rules), len(groups)) for name in self.ruleset.dpids for rules, groups in [self._wanted(name)]}
+        )
+
+    def _has(self, name: str) -> None:
+        """Tell the board what a switch has, as far as it has confirmed it."""
+        there = self.present[name]
+        self.board.have(name, rules=len(there.rules), groups=len(there.groups))
+
     def start(self) -> None:
         """Called by the application manager: start the sender."""
         super().start()
@@ -198,7 +213,9 @@ class FabricApp(sdn.App):
         found = difference(rules, cookies, groups, answers.rules, answers.groups)
         for text in found.foreign:
             LOG.warning("%s has a rule that is not ours: %s", name, text)
-        self.board.audited(name, kept=found.kept, added=len(found.add_rules), foreign=list(found.foreign))
+        self.present[name].audited(rules, groups, found)
+        self._has(name)
+        self.board.audited(name, kept=found.kept, sent=len(found.add_rules), foreign=list(found.foreign))
         sent: dict[int, object] = {}
         self.sent[datapath] = sent
         self._send(datapath, sent, messages(datapath, self.ruleset, found, answers.groups))
@@ -210,7 +227,7 @@ class FabricApp(sdn.App):
             message.serialize()
             sent[message.xid] = meaning
             batch += message.buf
-            if meaning == "barrier":
+            if meaning == LAST_BARRIER:  # the answer to one before it says nothing of what follows
                 self.barriers[datapath] = message.xid
             if len(batch) >= SEND_CHUNK_BYTES:
                 datapath.send(bytes(batch))
@@ -229,6 +246,8 @@ class FabricApp(sdn.App):
             return
         if name is None or self.barriers.get(datapath) != event.msg.xid:
             return
+        self.present[name].confirmed(self.sent.get(datapath, {}), self.refused.get(datapath, ()))
+        self._has(name)
         self.board.confirm(name, time.monotonic())
         if name in self.down_switches:
             self.down_switches.discard(name)
@@ -236,7 +255,7 @@ class FabricApp(sdn.App):
         switch = self.board.switches[name]
         LOG.info(
             "%s: %d rules, %d groups confirmed after %s ms (%d of %d switches)",
-            name, switch.rules_sent, switch.groups_sent, switch.wall_ms,
+            name, switch.rules_present, switch.groups_present, switch.wall_ms,
             self.board.confirmed, self.board.expected,
         )  # fmt: skip
         if self.board.state == "confirmed":
@@ -248,6 +267,7 @@ class FabricApp(sdn.App):
         message = event.msg
         name = self.name_of.get(message.datapath.id)
         what = self.sent.get(message.datapath, {}).get(message.xid, f"message {message.xid:#x}")
+        self.refused.setdefault(message.datapath, set()).add(message.xid)
         text = f"refused (type {message.type}, code {message.code}): {what}"
         LOG.error("%s %s", name, text)
         self.board.error(text, name)
@@ -332,9 +352,11 @@ class FabricApp(sdn.App):
         phases = self.repairer.update(self.overlay, new)
         before, self.overlay = self.overlay, new
         computed_s = time.monotonic()
+        self._want_everywhere()
         for phase in phases:
             self._send_phase(phase)
         now = time.monotonic()
+        changes = sum(map(len, phases))
         self.board.repaired(
             {
                 "down": sorted(failures.links | failures.switches),
@@ -343,10 +365,17 @@ class FabricApp(sdn.App):
                 "computed_ms": round(1e3 * (computed_s - event_s), 3),
                 "last_barrier_ms": round(1e3 * (now - event_s), 3),
                 "phases": len(phases),
-                "changes": sum(len(phase) for phase in phases),
+                "changes": changes,
             }
         )
-        LOG.info("repair: %d changes in %d phases, %.1f ms", sum(map(len, phases)), len(phases), 1e3 * (now - event_s))
+        flush_after_s = self.repair_log.repaired(
+            before.failures, failures, changes=changes, phases=len(phases), ms=1e3 * (now - event_s), now_s=now
+        )
+        if flush_after_s:
+            sdn.hub.spawn_after(flush_after_s, self._flush_log)
+
+    def _flush_log(self) -> None:
+        self.repair_log.flush(time.monotonic())
 
     def _send_phase(self, phase: Phase) -> None:
         """Send one phase and wait for the barriers of all switches concerned that are there."""
@@ -369,7 +398,10 @@ class FabricApp(sdn.App):
                 data += message.buf
             answered = self.repair_barriers[datapath, barrier.xid] = sdn.hub.Event()
             datapath.send(bytes(data))
-            waiting.append((name, answered))
-        for name, answered in waiting:
-            if not answered.wait(BARRIER_TIMEOUT_S):
+            waiting.append((name, datapath, {message.xid: change for message, change in batch}, answered))
+        for name, datapath, asked, answered in waiting:
+            if answered.wait(BARRIER_TIMEOUT_S):
+                self.present[name].confirmed(asked, self.refused.get(datapath, ()))
+                self._has(name)
+            else:
                 LOG.warning("%s did not answer a repair's barrier within %g s", name, BARRIER_TIMEOUT_S)

@@ -84,6 +84,8 @@ def serve(
         if path is not None and not path.parent.is_dir():
             raise PlanError(name, str(path), "its folder does not exist")
     _end_at_signal()
+    if socket_path is not None and status_path is None:
+        raise PlanError("socket", str(socket_path), "needs --status FILE: it tells what that file has")
     if socket_path is not None and status_path is not None:
         status_socket.serve(socket_path, status_path)
     try:

@@ -24,6 +24,8 @@ from controller.ruleset import (
 from topologies.paths import TCP, UDP
 
 ETH_TYPE_IP = 0x0800
+#: What `messages` says of its last message: its answer stands for all of them.
+LAST_BARRIER = "last barrier"
 _LAYER_4 = {TCP: "tcp", UDP: "udp"}
 
 
@@ -44,7 +46,7 @@ def messages(
         yield parser.OFPBarrierRequest(datapath), "barrier"
     for number in found.delete_groups:
         yield _delete_group_message(datapath, number), f"delete group {number}"
-    yield parser.OFPBarrierRequest(datapath), "barrier"
+    yield parser.OFPBarrierRequest(datapath), LAST_BARRIER
 
 
 def change_message(datapath: Any, ruleset: RuleSet, change: Change) -> Any:

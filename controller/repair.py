@@ -279,4 +279,3 @@ def _key(rule: Rule) -> tuple[int, Match]:
 
 def _group_id(group: SelectGroup) -> int:
     return group.group_id
-

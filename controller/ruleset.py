@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from ipaddress import IPv4Address
 from types import MappingProxyType
 
 SCHEMA_VERSION = 1
@@ -28,13 +29,18 @@ PRIORITY_FALLBACK = 100
 COOKIE_OWNER = 0x5A43 << 48
 COOKIE_OWNER_MASK = 0xFFFF << 48
 #: Last byte of a cookie: why the rule is there.
-COOKIE_KIND = MappingProxyType(
-    {"host": 1, "planned": 2, "prefix": 3, "fallback": 4, "drop": 5, "repair": 6, "lldp": 7}
-)
+COOKIE_KIND = MappingProxyType({"host": 1, "planned": 2, "prefix": 3, "fallback": 4, "drop": 5, "repair": 6, "lldp": 7})
 
 MASK_HOST = "255.255.255.255"
 MASK_24 = "255.255.255.0"
 MASK_16 = "255.255.0.0"
+
+
+def masked_text(address: str, mask: str) -> str:
+    """198.18.2.0/24 for a prefix; a mask that is none (half of a prefix, by its lowest bits) is written out."""
+    bits = int(IPv4Address(mask))
+    ones = bits.bit_count()
+    return f"{address}/{ones}" if bits == (1 << 32) - (1 << 32 - ones) else f"{address}/{mask}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Match:
         """Fields that are set; a host mask is left out."""
         fields: dict[str, object] = {"eth_type": 0x0800, "ipv4_dst": self.ipv4_dst}
         if self.ipv4_dst_mask != MASK_HOST:
-            fields["ipv4_dst"] = f"{self.ipv4_dst}/{self.ipv4_dst_mask}"
+            fields["ipv4_dst"] = masked_text(self.ipv4_dst, self.ipv4_dst_mask)
         rest = {
             "ipv4_src": self.ipv4_src,
             "ip_proto": self.ip_proto,

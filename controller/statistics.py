@@ -5,11 +5,13 @@ CLOCK_MONOTONIC on arrival (`controller.statistics_log` has the format and the d
 turns: where there are thousands, so many switches a tick that about FLOW_RULES_PER_TICK rules are reported.
 
 Orders come as JSON on a SEQPACKET socket that the launcher inherits, and each is answered with the account below:
-    {"op": "start"}    everything of every switch once, then a tick every 1/hz seconds (hz 0: none)
+    {"op": "start"}    everything of every switch once, then a tick every 1/hz seconds (hz 0: none); with "since_s"
+                       (monotonic) ticks are due since then: those before now are missed
     {"op": "poll"}     everything of every switch once
     {"op": "finish"}   the same, and no more ticks
 A log that an earlier controller has left is continued.
-Answers: {"op", "ticks", "replies", "log_bytes", "skipped": requests not sent because the one before was unanswered,
+Answers: {"op", "ticks", "missed": ticks that were due and left out, "absent": requests not sent because the switch was
+not connected, "replies", "log_bytes", "skipped": requests not sent because the one before was unanswered,
 "unanswered": [switch, ...], "cpu_s": of this process since it began, "failure": null or why nothing is logged any more}
 """
 
@@ -84,7 +86,7 @@ class StatisticsApp(sdn.App):
         self.control = socket.socket(fileno=_settings.control)
         self.control.setblocking(False)
         self.run = 0  # which `start` the ticks belong to; 0: none
-        self.ticks = self.replies = self.log_bytes = self.skipped = 0
+        self.ticks = self.missed = self.absent = self.replies = self.log_bytes = self.skipped = 0
         self.failure: str | None = None
         sdn.tap_multipart(self._take)
 
@@ -126,6 +128,7 @@ class StatisticsApp(sdn.App):
     def _poll(self, with_flows: Iterable[int]) -> None:
         """Ask every switch for ports and groups, and those in `with_flows` for rules: one write a switch."""
         flows = set(with_flows)
+        self.absent += len(self.name_of) - len(self.live)
         for dpid, datapath in list(self.live.items()):
             if self.awaited[dpid]:
                 self.skipped += 1  # asking a switch that is behind would put it further behind
@@ -161,12 +164,13 @@ class StatisticsApp(sdn.App):
             if not data:
                 self.run = 0
                 return
-            operation = json.loads(data)["op"]
+            order = json.loads(data)
+            operation = order["op"]
             self.run = 0  # the ticks of an earlier start
             answer = {"op": operation, **self._everything()}
             if operation == "start" and self.settings.hz > 0:
                 self.run = time.monotonic_ns()
-                sdn.hub.spawn(self._tick_on, self.run)
+                sdn.hub.spawn(self._tick_on, self.run, order.get("since_s", time.monotonic()))
             self.control.send(json.dumps(answer).encode())
 
     def _everything(self) -> dict[str, object]:
@@ -177,6 +181,8 @@ class StatisticsApp(sdn.App):
         self._await(deadline)
         return {
             "ticks": self.ticks,
+            "missed": self.missed,
+            "absent": self.absent,
             "replies": self.replies,
             "log_bytes": self.log_bytes,
             "skipped": self.skipped,
@@ -191,12 +197,14 @@ class StatisticsApp(sdn.App):
         while any(self.awaited.values()) and time.monotonic() < deadline:
             sdn.hub.sleep(0.001)
 
-    def _tick_on(self, run: int) -> None:
-        """Ticks at a fixed rate; one that is late is left out rather than made up for."""
+    def _tick_on(self, run: int, since_s: float) -> None:
+        """Ticks at a fixed rate from `since_s` on; one that is late is left out and counted, not made up for."""
         period_s = 1 / self.settings.hz
-        due = time.monotonic()
+        due = since_s
         while True:
-            due += period_s * max(1, math.ceil((time.monotonic() - due) / period_s))
+            periods = max(1, math.ceil((time.monotonic() - due) / period_s))
+            self.missed += periods - 1
+            due += period_s * periods
             sdn.hub.sleep(max(0.0, due - time.monotonic()))
             if self.run != run:
                 return

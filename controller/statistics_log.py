@@ -15,7 +15,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.ruleset import COOKIE_KIND
+from controller.ruleset import COOKIE_KIND, masked_text
 
 #: CLOCK_MONOTONIC nanoseconds at arrival, DPID, bytes of the message that follows.
 RECORD = struct.Struct("<QQI")
@@ -40,6 +40,7 @@ _BUCKET_COUNTER = struct.Struct("!QQ")
 _GROUP_DESC = struct.Struct("!HBxI")
 _BUCKET = struct.Struct("!HHII4x")
 _ACTION_OUTPUT = struct.Struct("!HHI")
+_INSTRUCTION = struct.Struct("!HH4x")
 _KIND_OF_COOKIE = {number: kind for kind, number in COOKIE_KIND.items()}
 
 
@@ -59,7 +60,8 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class FlowEntry:
-    """Counters of one rule since it was installed; `match` is the OXM list as sent."""
+    """Counters of one rule since it was installed; `match` is the OXM list as sent, `group_id` the group that it
+    leads to."""
 
     cookie: int
     priority: int
@@ -67,6 +69,7 @@ class FlowEntry:
     duration_s: float
     packets: int
     bytes: int
+    group_id: int | None = None
 
     @property
     def kind(self) -> str:
@@ -125,8 +128,23 @@ def flow_entries(body: bytes) -> Iterator[FlowEntry]:
         start = at + _FLOW_STATS.size
         _, match_length = _MATCH.unpack_from(body, start)  # with its own four bytes, without padding
         match = body[start + _MATCH.size : start + match_length]
-        yield FlowEntry(cookie, priority, match, sec + nsec / 1e9, packets, octets)
+        group_id = _group_of(body, start + (match_length + 7) // 8 * 8, at + length)
+        yield FlowEntry(cookie, priority, match, sec + nsec / 1e9, packets, octets, group_id)
         at += length
+
+
+def _group_of(body: bytes, at: int, end: int) -> int | None:
+    """The group that a rule's instructions lead to."""
+    while at < end:
+        kind, length = _INSTRUCTION.unpack_from(body, at)
+        action, last = at + _INSTRUCTION.size, at + length
+        while kind == 4 and action < last:  # OFPIT_APPLY_ACTIONS
+            what, size, number = _ACTION_OUTPUT.unpack_from(body, action)
+            if what == 22:  # OFPAT_GROUP
+                return int(number)
+            action += size
+        at = last
+    return None
 
 
 def group_entries(body: bytes) -> Iterator[GroupEntry]:
@@ -180,7 +198,7 @@ def match_fields(oxm: bytes) -> dict[str, int | str]:
         name = _FIELDS.get(field >> 1, f"field{field >> 1}") if oxm_class == _BASIC_CLASS else f"class{oxm_class:#x}"
         if name.startswith("ipv4"):
             parts = [".".join(map(str, value[i : i + 4])) for i in range(0, length, 4)]
-            found[name] = "/".join(parts)
+            found[name] = masked_text(*parts) if len(parts) == 2 else parts[0]
         elif name.startswith("eth_") and name != "eth_type":
             found[name] = value.hex(":")
         else:

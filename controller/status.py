@@ -3,15 +3,15 @@
 `status.json` is replaced whole at every change, so a reader never sees half of it. Times are CLOCK_MONOTONIC
 seconds, comparable with those of other processes on the machine.
 
-    {"schema_version": 1,
-     "state": "waiting" | "confirmed" | "failed",
+    {"schema_version": 2,
+     "state": "starting" | "waiting" | "confirmed" | "failed",
      "sdn": "ryu 4.34", "pid": 123, "listen": "127.0.0.1:6653",
      "rule_set_version": 1, "started_monotonic_s": 1.0, "confirmed_monotonic_s": 1.5 or null,
      "expected": 8, "confirmed": 8,
      "switches": {"odd1": {"dpid": 4294967297, "expected": true,
                            "state": "waiting" | "installing" | "confirmed" | "lost",
-                           "rules_sent": 16, "groups_sent": 0, "connections": 1,
-                           "rules_kept": 0, "rules_added": 16, "foreign": [],
+                           "rules_wanted": 16, "rules_present": 16, "groups_wanted": 0, "groups_present": 0,
+                           "connections": 1, "rules_kept": 0, "rules_sent": 16, "foreign": [],
                            "connected_monotonic_s": 1.1, "confirmed_monotonic_s": 1.2, "wall_ms": 100.0,
                            "errors": []}},
      "errors": ["unknown switch ..."],
@@ -21,11 +21,13 @@ seconds, comparable with those of other processes on the machine.
      "repairs": [{"down": [...], "before": [...], "event_monotonic_s": 2.0, "computed_ms": 6.1,
                   "last_barrier_ms": 9.3, "phases": 2, "changes": 4}]}
 
-`rules_sent` is what the switch should have; `rules_kept` of them were there and right when it connected, `rules_added`
-were sent; `foreign` are rules of somebody else, left alone. `failures` are the cables and switches that count as down;
+`rules_wanted` is what the switch should have now, repair rules included, and `rules_present` what of it the switch has
+confirmed; groups likewise. When it connected, `rules_kept` were there and right, and `rules_sent` were sent. `foreign`
+are rules of somebody else, left alone. `failures` are the cables and switches that count as down;
 a repair goes from what was down `before` to what is, and its times run from the first report of the failure to the last
 switch's barrier. A controller that takes over begins with the `failures` that it finds in the file.
 
+`starting`: the process has no state of its own yet; the file, if there is one, is that of the controller before it.
 `confirmed`: every expected switch has answered the barrier behind its rules and none of them was refused.
 `failed`: a switch refused something, or one that the plan does not know has connected; `errors`, here and
 of the switch, say what. `lost` is a switch that was there and is not now; the state is then `waiting` again
@@ -34,13 +36,14 @@ until it is back and confirmed. `wall_ms` is from the connection to the barrier'
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 #: More than this many port events or errors are counted, not listed.
 MAX_LISTED = 1000
 
@@ -52,11 +55,13 @@ class SwitchStatus:
     dpid: int
     expected: bool
     state: str = "waiting"
-    rules_sent: int = 0
+    rules_wanted: int = 0
+    rules_present: int = 0
     rules_kept: int = 0
-    rules_added: int = 0
+    rules_sent: int = 0
     foreign: list[str] = field(default_factory=list)
-    groups_sent: int = 0
+    groups_wanted: int = 0
+    groups_present: int = 0
     connections: int = 0
     connected_monotonic_s: float | None = None
     confirmed_monotonic_s: float | None = None
@@ -107,10 +112,20 @@ class StatusBoard:
         """Expected switches that have."""
         return sum(s.expected and s.state == "confirmed" for s in self.switches.values())
 
-    def installing(self, name: str, connected_s: float, rules: int, groups: int) -> None:
+    def want(self, counts: Mapping[str, tuple[int, int]]) -> None:
+        """Rules and groups that each switch should have from now on. The file has them with the next change: a repair
+        does not wait for it."""
+        for name, (rules, groups) in counts.items():
+            self.switches[name].rules_wanted, self.switches[name].groups_wanted = rules, groups
+
+    def have(self, name: str, *, rules: int, groups: int) -> None:
+        """What of it a switch has confirmed. The file has it with the next change."""
+        self.switches[name].rules_present, self.switches[name].groups_present = rules, groups
+
+    def installing(self, name: str, connected_s: float) -> None:
         """A switch is connected and gets its rules."""
         switch = self.switches[name]
-        switch.state, switch.rules_sent, switch.groups_sent = "installing", rules, groups
+        switch.state = "installing"
         switch.connected_monotonic_s, switch.confirmed_monotonic_s, switch.wall_ms = connected_s, None, None
         switch.connections += 1
         switch.errors = []
@@ -126,10 +141,10 @@ class StatusBoard:
             self.confirmed_s = now_s
         self.write()
 
-    def audited(self, name: str, *, kept: int, added: int, foreign: list[str]) -> None:
+    def audited(self, name: str, *, kept: int, sent: int, foreign: list[str]) -> None:
         """What a switch had when it connected."""
         switch = self.switches[name]
-        switch.rules_kept, switch.rules_added, switch.foreign = kept, added, foreign[:MAX_LISTED]
+        switch.rules_kept, switch.rules_sent, switch.foreign = kept, sent, foreign[:MAX_LISTED]
         self.write()
 
     def repaired(self, repair: dict[str, object]) -> None:
@@ -189,6 +204,20 @@ class StatusBoard:
         lines = ",\n".join(f" {json.dumps(name)}: {json.dumps(value)}" for name, value in self.to_json().items())
         part.write_text(f"{{\n{lines}\n}}\n")
         part.replace(self.path)
+
+
+def state_of(path: Path | None, pid: int) -> dict[str, object]:
+    """What the process `pid` has written to the file; `starting` while that is another's, or there is none."""
+    found: dict[str, object] = {}
+    if path is not None:
+        with contextlib.suppress(FileNotFoundError):
+            found = json.loads(path.read_text())
+    if found.get("pid") == pid:
+        return found
+    return {
+        "schema_version": SCHEMA_VERSION, "state": "starting", "sdn": None, "pid": pid, "expected": 0, "confirmed": 0,
+        "switches": {}, "errors": [], "port_events": [], "failures": [], "repairs": [],
+    }  # fmt: skip
 
 
 def failures_before(path: Path | None, dpids: Mapping[str, int], rule_set_version: int) -> tuple[str, ...] | None:

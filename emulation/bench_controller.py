@@ -99,7 +99,7 @@ def measure_pushes(text: str, sdn: str, log: IO[bytes]) -> dict[str, Any]:
         found["push_s"].append(last - min(switch["connected_monotonic_s"] for switch in switches))
         found["from_start_s"].append(last - began)
         found["memory_mb"].append(_peak_memory_mb(controller.process.pid))
-        found["rules"] = sum(switch["rules_added"] for switch in switches)
+        found["rules"] = sum(switch["rules_sent"] for switch in switches)
     controller.close()
     return found
 

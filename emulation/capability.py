@@ -27,9 +27,7 @@ class Capability:
 def probe() -> list[Capability]:
     """Everything, in the order in which it matters. Changes nothing; qdiscs are tried in a namespace of their own."""
     found = [
-        Capability(
-            "root", os.geteuid() == 0, True, f"user id {os.geteuid()}", "no sandbox", "sudo .venv/bin/zcube ..."
-        )
+        Capability("root", os.geteuid() == 0, True, f"user id {os.geteuid()}", "no sandbox", "sudo .venv/bin/zcube ...")
     ]
     for name, package in REQUIRED_TOOLS.items():
         place = tool(name)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from controller.plan import FabricPlan, Plan
+from controller.status import state_of
 from controller.status_socket import NAME as SOCKET_NAME
 from emulation.network import MANAGEMENT_IP, OPENFLOW_PORTS
 from emulation.openflow_polls import Polls
@@ -106,13 +107,7 @@ class Controller:
 
     def status(self) -> dict[str, object]:
         """The state of the installation as this process tells it; see `controller.status`."""
-        try:
-            found: dict[str, object] = json.loads(self.status_path.read_text())
-        except FileNotFoundError:
-            found = {}
-        if found.get("pid") != self.process.pid:  # of the controller before
-            return {"state": "starting", "switches": {}, "errors": []}
-        return found
+        return state_of(self.status_path, self.process.pid)
 
     def wait_confirmed(self, timeout_s: float = 30.0) -> dict[str, object]:
         """Wait until all rules are confirmed. Raises RunError when one is refused, or after `timeout_s`."""

@@ -98,11 +98,22 @@ class FaultPlayer:
             process.stdin.close()
             self._started.append(process)
 
-    def finish(self) -> None:
-        """Wait for what was started. Raises RunError when a change of an interface was refused."""
+    def finish(self) -> list[dict[str, object]]:
+        """Wait for what was started, and log the events that serving did not last for; returns them.
+
+        Raises RunError when a change of an interface was refused.
+        """
         for process in self._started:
             if process.wait(5):
                 raise RunError(f"an interface could not be changed (ip ended with status {process.returncode})")
+        served_s = (time.monotonic_ns() - self.start_ns) / 1e9 / self.dilation
+        missed: list[dict[str, object]] = [
+            {"at_s": event.at_s, "down": list(event.down), "up": list(event.up), "served_s": round(served_s, 3)}
+            for event in self._events[self._next :]
+        ]
+        for event in missed:
+            self.log({"event": "fault not reached", **event, "t_monotonic_s": time.monotonic()})
+        return missed
 
     def _look(self, pool: AgentPool) -> None:
         try:

@@ -54,6 +54,7 @@ def measure(frame_bytes: int, folder: Path, progress: Progress) -> Machine:
         progress(message)
 
     create_folder(folder)
+    progress({"phase": "checking how many packets a second its switches can forward, some 5 s"})
     if sandboxed(["-m", "emulation.machine", str(frame_bytes)], folder, hear):
         raise KeyboardInterrupt
     return Machine(float(str(found["hops_per_s"])), float(str(found["bringup_s"])))

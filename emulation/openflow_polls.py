@@ -62,10 +62,14 @@ class Polls:
         """Poll everything once, then go on at the rate."""
         return self._order("start")
 
-    def resume(self) -> None:
-        """Go on with a new controller. Does not wait: it is called while serving."""
+    def resume(self, since_s: float) -> None:
+        """Go on with a new controller, which has just been started: it finds the order when it listens, and polls each
+        switch from the moment that it connects. `since_s` (monotonic) is when the one before ended.
+
+        Does not wait: it is called while serving.
+        """
         with contextlib.suppress(OSError):  # the next order says that nobody answers
-            self._ours.send(json.dumps({"op": "start"}).encode())
+            self._ours.send(json.dumps({"op": "start", "since_s": since_s}).encode())
 
     def poll(self) -> dict[str, Any]:
         """Poll everything once more; the answers are in the log when this returns."""
@@ -131,7 +135,10 @@ class Tables:
 
     def flows(self) -> pd.DataFrame:
         """of_flows."""
-        return self._with_rates(pd.DataFrame(self._rows[FLOW]), ["node", "priority", "match"])
+        frame = pd.DataFrame(self._rows[FLOW])
+        if not frame.empty:
+            frame["group_id"] = frame["group_id"].astype("Int64")  # null where a rule leads to a port
+        return self._with_rates(frame, ["node", "priority", "match"])
 
     def groups(self) -> pd.DataFrame:
         """of_groups."""
@@ -171,6 +178,7 @@ class Tables:
                 "kind": entry.kind,
                 "priority": entry.priority,
                 **described,
+                "group_id": entry.group_id,
                 "duration_s": entry.duration_s,
                 "bytes_raw": entry.bytes,
                 "packets": entry.packets,
@@ -184,9 +192,7 @@ class Tables:
             found |= {f"{side}_gpu": end.node if end else None, f"{side}_port": end.port if end else None}
         return found
 
-    def _group_rows(
-        self, reply: Reply, outputs: dict[tuple[int, int], tuple[int, ...]]
-    ) -> Iterator[dict[str, object]]:
+    def _group_rows(self, reply: Reply, outputs: dict[tuple[int, int], tuple[int, ...]]) -> Iterator[dict[str, object]]:
         common = self._time(reply)
         for entry in group_entries(reply.body):
             ports = outputs.get((reply.dpid, entry.group_id), ())

@@ -7,6 +7,7 @@ object a line. SIGINT ends the serving, keeps what was measured and exits with 1
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -22,11 +23,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
 
+from controller.status_socket import NAME as SOCKET_NAME
 from emulation import cabling, fidelity, meta, network, openflow_polls, sockbuf, transfers
 from emulation.agents import AgentPool
 from emulation.capture import Captures
 from emulation.control import Controller, make_plan
-from emulation.faults import FaultPlayer, links_of
+from emulation.faults import FaultPlayer
+from emulation.iperf import IperfPlayer, iperf_streams
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
 from emulation.losses import Losses
 from emulation.network import EmulatedNetwork
@@ -43,9 +46,9 @@ from scenario.models import Scenario
 from scenario.scale import ACK_SHARE, Scale
 from scenario.wiring import as_wired
 from topologies.build import build
-from traffic.budget import Demand, demand
-from traffic.engine import Engine
-from traffic.shapes import planned_pairs
+from traffic.background import WithBackground
+from traffic.budget import Demand, demand, pairs_of
+from traffic.engines import make_engine
 from traffic.sources import make_source
 
 #: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
@@ -101,15 +104,13 @@ class Run:
             raise RunError("the scale is not resolved; start runs with `zcube run`")
         self.scale = Scale(settings.rate_factor, settings.dilation, settings.frame_bytes)
         self.fabric = build(scenario.fabric)
-        for event in scenario.faults.events:
-            links_of(self.fabric, [*event.down, *event.up])
         self.source = make_source(scenario)
-        self.engine = Engine(scenario, self.source)
+        self.engine = make_engine(scenario, self.source)
         self.demand: Demand = demand(scenario, self.fabric, self.source)
-        self.pairs = planned_pairs(scenario)
-        self.queue_pairs = [
-            qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)
-        ]
+        self.pairs = pairs_of(scenario, self.source)
+        self.iperf_streams = iperf_streams(scenario, self.fabric)
+        self.background: list[dict[str, object]] = []
+        self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
         self.events = EventLog(folder / "events.jsonl")
         self.logs: list[IO[bytes]] = []
@@ -127,6 +128,12 @@ class Run:
             raise Interrupted
         say(phase=phase)
         self.events.write({"event": phase, "t_monotonic_s": time.monotonic()})
+
+    def clear(self) -> None:
+        """Remove what is of use only while this process runs, however it ends."""
+        (self.folder / SOCKET_NAME).unlink(missing_ok=True)
+        if self.polls:
+            self.polls.log.unlink(missing_ok=True)
 
     def execute(self) -> int:
         """Run everything; the process's exit code."""
@@ -239,19 +246,23 @@ class Run:
             sample_hz(self.scenario.fabric, self.scenario.telemetry, self.scale),
             self.scenario.telemetry.gpu_hz,
         )
+        if self.iperf_streams:  # nobody plans their paths: every switch may send
+            hz = {name: max(hz.values()) if name in self.fabric.switch_by_name else each for name, each in hz.items()}
         sampler = SamplerProcess(net, hz, self.folder / "ports.parquet", self.scale, self._log("sampler"))
         losses = Losses(net)
         captures = Captures(net, self.captured, self.folder / "pcap")
+        iperf = IperfPlayer(net, self.iperf_streams, self.scale)
         if self.polls:
             self.polls.start()
         self._step("serving")
         start_ns = time.monotonic_ns() + 200_000_000
+        iperf.start_ns = start_ns
         sampler.start(start_ns)
         gc.collect()
         gc.freeze()  # what the set-up left is not looked at again while timers are due
         cpu = CpuClock()
         loop = ServingLoop(self.engine, pool, self.scale, start_ns)
-        if self.scenario.faults.events:
+        if self.scenario.faults.events or self.iperf_streams:
             loop.poll_s = 0.02
         shown = time.monotonic()
 
@@ -260,12 +271,13 @@ class Run:
             net, self.scenario.faults, controller.status_path, self.events.write, start_ns, self.scale.dilation
         )
         self.keeper = ControllerKeeper(
-            controller, net.switches, self.polls, self.events.write, lambda text: say(phase=text)
+            controller, net.switches, self.polls, self.events.write, lambda text: say(note=text)
         )
 
         def progress(now: ServingLoop) -> None:
             nonlocal shown
             self.faults.step(pool)
+            iperf.step()
             self.keeper.step()
             if time.monotonic() - shown >= 0.5:
                 shown = time.monotonic()
@@ -274,8 +286,13 @@ class Run:
 
         loop.run(lambda: self.stop_asked, progress)
         cpu_share = cpu.busy_share()
+        self.background = iperf.finish()
+        if isinstance(self.engine, WithBackground):
+            self.background += self.engine.account()
+        if self.background:
+            self.events.write({"event": "background", "streams": self.background})
         self.keeper.finish(at_once=self.stop_asked)
-        self.faults.finish()
+        self.faults_not_reached = self.faults.finish()
         statistics_of_sampler = sampler.finish()
         losses.finish(pool.statistics())
         if self.polls:
@@ -305,12 +322,9 @@ class Run:
         write_table(self.folder / "gpus.parquet", GPUS, self.engine.gpu_states)
         if self.polls:
             openflow_polls.write_tables(self.polls.log, self.folder, self.fabric, self.scale, loop.start_ns)
-            self.polls.log.unlink()
         # The replay may take seconds, which somebody who pressed Ctrl-C does not wait for.
         reference = (
-            {}
-            if self.stop_asked
-            else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
+            {} if self.stop_asked else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
         )
         write_table(
             self.folder / "transfers.parquet",
@@ -340,7 +354,8 @@ class Run:
             timer_lags_s=loop.timer_lags_s,
             report_lags_s=loop.report_lags_s,
             cpu_share=cpu_share,
-            fault_events=len(self.scenario.faults.events),
+            fault_events=len(self.scenario.faults.events) - len(self.faults_not_reached),
+            iperf_streams=len(self.iperf_streams),
             controller_restarts=self.keeper.restarts,
         )
         verdict = fidelity.judge(measured)
@@ -360,11 +375,13 @@ class Run:
                     self.scale,
                     net,
                     start_ns=loop.start_ns,
-                    window_s=self.demand.window_s,
+                    window_s=self.engine.window_s or self.demand.window_s,
                     controller=controller.status(),
                 ),
                 "interrupted": self.stop_asked,
                 "cabling": self.cabling,
+                "faults_not_reached": self.faults_not_reached,
+                "background": self.background,
                 "controller_restarts": [asdict(restart) for restart in self.keeper.restarts],
             },
         )
@@ -374,7 +391,10 @@ def main(argv: list[str]) -> int:
     """Run the folder's scenario; exit codes of the command line."""
     folder = Path(argv[0])
     try:
-        return Run(folder, RunFolder(folder).scenario(), float(argv[1]), argv[2:]).execute()
+        with contextlib.ExitStack() as left_over:
+            run = Run(folder, RunFolder(folder).scenario(), float(argv[1]), argv[2:])
+            left_over.callback(run.clear)
+            return run.execute()
     except Interrupted:
         return 130
     except TestbedError as error:

@@ -28,9 +28,7 @@ def sample_hz(fabric: FabricSection, telemetry: TelemetrySection, scale: Scale) 
     return telemetry.samples_per_frame_time / scale.frame_time_wall_s(fabric.gpu_gbps / 2)
 
 
-def rates_hz(
-    fabric: Fabric, ways: Iterable[FlowPath], switch_hz: float, gpu_hz: float
-) -> dict[str, float]:
+def rates_hz(fabric: Fabric, ways: Iterable[FlowPath], switch_hz: float, gpu_hz: float) -> dict[str, float]:
     """Node -> samples per second: full rates where a handoff's path leaves from, IDLE_HZ where only ACKs can pass."""
     senders = {end.node for way in ways for end in way.egress}
     full = {owner.name: gpu_hz if owner.name in fabric.gpu_by_name else switch_hz for owner in fabric.nodes}

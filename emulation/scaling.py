@@ -72,4 +72,3 @@ def resolve(arms: Mapping[str, Scenario], budget_hops_per_s: float) -> dict[str,
             )  # fmt: skip
     settings = {"rate_factor": scale.rate_factor, "dilation": scale.dilation}
     return {label: with_changes(arm, {"scale": settings}) for label, arm in arms.items()}
-

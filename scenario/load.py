@@ -10,7 +10,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from scenario.background_section import BACKGROUND_TAGS
 from scenario.errors import InputError
+from scenario.fault_names import check_events
 from scenario.models import (
     MissingFault,
     Scenario,
@@ -25,6 +27,7 @@ from topologies.build import build
 #: Value of a section's `kind` -> its model; pydantic names these in the location of an error.
 _TAGGED: Mapping[str, type[BaseModel]] = {
     **TAGS,
+    **BACKGROUND_TAGS,
     "swap": SwapFault,
     "wrong_port": WrongPortFault,
     "missing": MissingFault,
@@ -39,7 +42,7 @@ def load_scenario(path: Path) -> Scenario:
 def check_scenario(data: Mapping[Any, Any]) -> Scenario:
     """Scenario from plain data. Raises InputError naming the first thing that is wrong.
 
-    Where it has cabling faults, also FabricError for a fabric that cannot be wired: only then is it wired here.
+    Where it has faults, also FabricError for a fabric that cannot be wired: only then is it wired here.
     """
     try:
         scenario = Scenario.model_validate(dict(data))
@@ -47,8 +50,10 @@ def check_scenario(data: Mapping[Any, Any]) -> Scenario:
         raise _input_error(error) from None
     except RecursionError:
         raise InputError("scenario", "...", "is nested too deeply") from None
-    if scenario.faults.miscable:
-        as_wired(scenario.faults, build(scenario.fabric))
+    if scenario.faults.miscable or scenario.faults.events:
+        fabric = build(scenario.fabric)
+        as_wired(scenario.faults, fabric, scenario.name)
+        check_events(scenario, fabric)
     return scenario
 
 
@@ -69,7 +74,7 @@ def _input_error(error: ValidationError) -> InputError:
     first = error.errors()[0]
     # The first part is a section, never a tag: `routing` is both a section and a kind of workload.
     location = [str(part) for at, part in enumerate(first["loc"]) if at == 0 or part not in _TAGGED]
-    field = ".".join(location) or "scenario"
+    field = re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", ".".join(location)) or "scenario"  # faults.events[0].down
     if first["type"] == "extra_forbidden":
         keys = _known_keys(first["loc"][:-1])
         near = difflib.get_close_matches(location[-1], keys, 1)

@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from scenario.background_section import BackgroundItem
 from scenario.fabric_section import FabricSection, RoutingSection
 from scenario.faults_section import FaultEvent, FaultsSection, Miscable, MissingFault, SwapFault, WrongPortFault
 from scenario.section import Section
@@ -86,6 +87,7 @@ class Scenario(Section):
     transport: TransportSection = TransportSection()
     telemetry: TelemetrySection = TelemetrySection()
     faults: FaultsSection = FaultsSection()
+    background: tuple[BackgroundItem, ...] = Field((), max_length=100, description="traffic beside the workload")
 
     @model_validator(mode="after")
     def _servers_fit(self) -> Scenario:

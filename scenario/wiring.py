@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from scenario.errors import InputError
+from scenario.fault_names import HINT
 from scenario.models import FaultsSection, MissingFault, SwapFault, WrongPortFault
 from topologies.cabling_wiring import Wiring
 from topologies.fabric import Fabric, FabricError
 
-_HINT = "`zcube fabric show FABRIC --json` lists every cable; a comparison needs names that all its arms have"
 
-
-def as_wired(faults: FaultsSection, plan: Fabric) -> Fabric:
+def as_wired(faults: FaultsSection, plan: Fabric, scenario_name: str = "") -> Fabric:
     """`plan` with its mis-cablings made; `plan` itself where there are none. Raises InputError for unknown names."""
     wiring = Wiring(plan)
     for place, fault in enumerate(faults.miscable):
@@ -23,6 +22,7 @@ def as_wired(faults: FaultsSection, plan: Fabric) -> Fabric:
                 case MissingFault(cable=cable):
                     wiring.unplug(cable)
         except FabricError as error:
-            field = f"faults.miscable.{place}.{error.parameter}"
-            raise InputError(field, error.value, error.allowed, _HINT) from None
+            of = f"scenario {scenario_name}: " if scenario_name else ""
+            field = f"{of}faults.miscable[{place}].{error.parameter}"
+            raise InputError(field, error.value, error.allowed, HINT) from None
     return wiring.fabric()

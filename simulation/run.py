@@ -43,7 +43,7 @@ from topologies.fluid import (
 )
 from traffic.actions import StartTransfer
 from traffic.budget import demand
-from traffic.engine import Engine
+from traffic.engines import make_engine
 from traffic.sources import make_source
 
 
@@ -80,12 +80,12 @@ def simulate(scenario: Scenario, *, infinite_core: bool = False, goodput_share: 
     began = time.monotonic()
     fabric = build(scenario.fabric)
     source = make_source(scenario)
-    engine = Engine(scenario, source)
+    engine = make_engine(scenario, source, iperf3_as_flows=True)
     whole = core_capacities(fabric) if infinite_core else capacities(fabric)
     rates = {name: rate * goodput_share for name, rate in whole.items()}
     run = VirtualTime(engine, FluidNetwork(rates), planner(scenario, fabric, infinite_core=infinite_core))
     end_s = run.run()
-    window_s = demand(scenario, fabric, source).window_s
+    window_s = engine.window_s or demand(scenario, fabric, source).window_s
     if not window_s[1] > window_s[0]:
         # One measured arrival, or none that is planned: count over the whole run, which is never empty.
         window_s = (0.0, end_s)
@@ -114,9 +114,7 @@ def planner(scenario: Scenario, fabric: Fabric, *, infinite_core: bool) -> Calla
         pair = order.src_gpu, order.dst_gpu
         if pair not in known:
             known[pair] = (
-                core_lanes(*pair, routing.queue_pairs)
-                if infinite_core
-                else lanes(fabric, *pair, scenario.paths)
+                core_lanes(*pair, routing.queue_pairs) if infinite_core else lanes(fabric, *pair, scenario.paths)
             )
         chosen = handoff_lanes(known[pair], routing.qp_policy, handoffs[pair])
         handoffs[pair] += 1

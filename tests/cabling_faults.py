@@ -38,9 +38,7 @@ class Vandal:
 
     def _ends(self, count: int) -> list[Plug] | None:
         """An end of each of `count` cables, either side."""
-        fit = [
-            pair for pair in cables_in(self.wiring) if not (self.disjoint and self.touched.intersection(pair))
-        ]
+        fit = [pair for pair in cables_in(self.wiring) if not (self.disjoint and self.touched.intersection(pair))]
         if len(fit) < count:
             return None
         pairs = self.draw.sample(fit, count)

@@ -1,6 +1,6 @@
 """Runs inside a sandbox: probes on a fabric of which rules are changed behind the controller's back.
 
-    python tests/emulated_probe.py SETTINGS SWITCH RULE...      (RULE as for ovs-ofctl add-flow; a probe after each)
+python tests/emulated_probe.py SETTINGS SWITCH RULE...      (RULE as for ovs-ofctl add-flow; a probe after each)
 """
 
 from __future__ import annotations

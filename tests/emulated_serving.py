@@ -1,6 +1,6 @@
 """Runs inside a sandbox: one emulated fabric serves scenario after scenario, each with real handoffs.
 
-    python tests/emulated_serving.py FABRIC VARIANTS    (JSON: {name: {section: {key: value}}})
+python tests/emulated_serving.py FABRIC VARIANTS    (JSON: {name: {section: {key: value}}})
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ BASE = {
         "requests": 8,
         "arrivals": {"kind": "poisson", "rate_per_s": 6},
         "lengths": {
-            "kind": "lognormal", "input_median": 4000, "input_sigma": 0.5, "output_median": 10, "output_sigma": 0.5,
+            "kind": "lognormal",
+            "input_median": 4000,
+            "input_sigma": 0.5,
+            "output_median": 10,
+            "output_sigma": 0.5,
         },
     },
     "serving": {"model": "llama-3.1-8b", "timeout_s": 60},

@@ -140,10 +140,10 @@ def test_the_faults_section_wires_the_fabric_in_its_order() -> None:
 @pytest.mark.parametrize(
     ("fault", "parts"),
     [
-        ({"kind": "swap", "a": "odd1-eth5", "b": "odd2-eth1"}, ["miscable.0.b", "odd2-eth1", "gpu1 to gpu16", "odd7"]),
-        ({"kind": "swap", "a": "odd1-eth40", "b": "odd1-eth5"}, ["miscable.0.a", f"odd1-eth{8 + SPARE_PORTS}"]),
+        ({"kind": "swap", "a": "odd1-eth5", "b": "odd2-eth1"}, ["miscable[0].b", "odd2-eth1", "gpu1 to gpu16", "odd7"]),
+        ({"kind": "swap", "a": "odd1-eth40", "b": "odd1-eth5"}, ["miscable[0].a", f"odd1-eth{8 + SPARE_PORTS}"]),
         ({"kind": "swap", "a": "odd1 port 5", "b": "odd1-eth5"}, ["must be an interface such as odd1-eth1"]),
-        ({"kind": "swap", "a": "odd1-eth5", "b": "odd1-eth9"}, ["miscable.0.b", "has no cable"]),
+        ({"kind": "swap", "a": "odd1-eth5", "b": "odd1-eth9"}, ["miscable[0].b", "has no cable"]),
         ({"kind": "swap", "a": "gpu1-eth1", "b": "odd1-eth1"}, ["changes nothing"]),
         ({"kind": "missing", "cable": "gpu1-eth1--odd1-eth2"}, ["is no cable", "gpu1-eth1--odd1-eth1"]),
         ({"kind": "missing", "cable": "gpu1-eth3"}, ["gpu1 has gpu1-eth1 to gpu1-eth2"]),
@@ -152,10 +152,10 @@ def test_the_faults_section_wires_the_fabric_in_its_order() -> None:
             {"kind": "wrong_port", "cable": "odd1-eth5--even2-eth5", "to": "odd3-eth9"},
             ["which plug goes to odd3", "odd1-eth5 or even2-eth5"],
         ),
-        ({"kind": "loose", "cable": "gpu1-eth1"}, ["faults.miscable.0", "'swap', 'wrong_port', 'missing'"]),
-        ({"kind": "swap", "a": "odd1-eth5"}, ["faults.miscable.0.b", "required"]),
-        ({"kind": "missing", "cabel": "gpu1-eth1"}, ["faults.miscable.0"]),
-        ({"kind": "missing", "cable": "gpu1-eth1", "too": "x"}, ["faults.miscable.0.too", "known here: cable, kind"]),
+        ({"kind": "loose", "cable": "gpu1-eth1"}, ["faults.miscable[0]", "'swap', 'wrong_port', 'missing'"]),
+        ({"kind": "swap", "a": "odd1-eth5"}, ["faults.miscable[0].b", "required"]),
+        ({"kind": "missing", "cabel": "gpu1-eth1"}, ["faults.miscable[0]"]),
+        ({"kind": "missing", "cable": "gpu1-eth1", "too": "x"}, ["faults.miscable[0].too", "known here: cable, kind"]),
     ],
 )
 def test_unknown_names_are_errors_that_say_what_there_is(fault: dict[str, str], parts: list[str]) -> None:

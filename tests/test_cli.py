@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -126,6 +127,45 @@ def test_an_output_place_that_cannot_be(tmp_path: Path, place: str) -> None:
     one_message(zcube("compare", "--out", str(tmp_path / place)), 2, "--out")
     one_message(zcube("run", "experiments/coding-agent.yaml", "--out", str(tmp_path / place)), 2, "--out")
     assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_fault_names_are_checked_before_anything_is_made(tmp_path: Path) -> None:
+    scenario, out = tmp_path / "wrong.yaml", tmp_path / "out"
+    events = "events: [{at_s: 1.0, up: [leaf1]}, {at_s: 2.0, down: [leaf1, leaf1-eth9--spine1-eth1]}]"
+    scenario.write_text(f"name: wrong\nfabric: {{kind: roft, gpus: 16}}\nfaults: {{{events}}}\n")
+    result = zcube("run", str(scenario), "--out", str(out))
+    one_message(
+        result, 2, "scenario wrong: faults.events[1].down", "'leaf1-eth9--spine1-eth1'", "this roft has no",
+        "did you mean leaf1-eth5--spine1-eth1", "zcube fabric show FABRIC --json",
+    )  # fmt: skip
+    assert not out.exists()
+
+
+def test_a_fabric_is_not_told_names_of_another() -> None:
+    result = zcube("fabric", "failures", "zcube:gpus=32", "--down", "leaf3")
+    one_message(result, 2, "leaf3", "odd1 to even8", "odd1-eth9--even2-eth9")
+
+
+def test_a_controller_that_does_not_answer_says_why(tmp_path: Path) -> None:
+    def status(*parts: str, folder: Path = tmp_path) -> None:
+        one_message(zcube("controller", "status", str(folder)), 2, *parts)
+
+    status("no such folder", folder=tmp_path / "none")
+    status("not a run folder")
+    (tmp_path / "machine-check").mkdir()
+    status("has not begun", "machine is being checked")
+    arm = tmp_path / "base" / "roft"
+    arm.mkdir(parents=True)
+    (arm / "scenario.yaml").touch()
+    status("several runs", f"zcube controller status {arm}")
+    status("being brought up", folder=arm)
+    (arm / "events.jsonl").write_text('{"event": "checking every link", "t_monotonic_s": 1.0}\n')
+    status("the last step", "'checking every link'", folder=arm)
+    with socket.socket(socket.AF_UNIX) as dead:  # bound, and nobody listens: what a run leaves that was killed
+        dead.bind(os.path.relpath(arm / "controller.sock"))
+        status("was killed", folder=arm)
+    (arm / "meta.json").touch()
+    status("has ended", folder=arm)
 
 
 def test_an_output_folder_in_use_is_not_written_to(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_status_is_confirmed_when_every_expected_switch_is(tmp_path: Path) -> No
     status = board(tmp_path)
     assert read(tmp_path)["state"] == "waiting"
     for name in ("odd1", "even2"):
-        status.installing(name, 11.0, rules=16, groups=1)
+        status.installing(name, 11.0)
         assert read(tmp_path)["state"] == "waiting"
         status.confirm(name, 11.25)
     found = read(tmp_path)
@@ -138,12 +138,12 @@ def test_status_is_confirmed_when_every_expected_switch_is(tmp_path: Path) -> No
 
 def test_status_failure_loss_and_recovery(tmp_path: Path) -> None:
     status = board(tmp_path, expected=("odd1",))
-    status.installing("odd1", 11.0, 16, 0)
+    status.installing("odd1", 11.0)
     status.error("refused: rule", "odd1")
     status.confirm("odd1", 11.1)
     assert read(tmp_path)["state"] == "failed"
     status.lost("odd1")
-    status.installing("odd1", 12.0, 16, 0)  # a new connection starts afresh
+    status.installing("odd1", 12.0)  # a new connection starts afresh
     status.confirm("odd1", 12.1)
     assert read(tmp_path)["state"] == "confirmed"
     status.lost("odd1")

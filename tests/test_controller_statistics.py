@@ -51,6 +51,10 @@ def group_desc_body(group: int, ports: list[int]) -> bytes:
     return struct.pack("!HBxI", 8 + len(buckets), 1, group) + buckets
 
 
+#: An instruction to output to port 3.
+OUTPUT = struct.pack("!HH4x", 4, 24) + struct.pack("!HHIH6x", 0, 16, 3, 0xFFFF)
+
+
 def flow_body(kind: str, match: list[tuple[str, Any]], packets: int, octets: int, duration_s: int) -> bytes:
     """An entry with a match and an output action as the SDN library packs them."""
     from controller import sdn
@@ -58,7 +62,7 @@ def flow_body(kind: str, match: list[tuple[str, Any]], packets: int, octets: int
     parser = sdn.ofproto_v1_3_parser
     matched, packed = parser.OFPMatch(_ordered_fields=match), bytearray()
     length = matched.serialize(packed, 0)
-    action = struct.pack("!HH4x", 4, 24) + struct.pack("!HHIH6x", 0, 16, 3, 0xFFFF)
+    action = OUTPUT
     cookie = COOKIE_OWNER | 1 << 8 | COOKIE_KIND[kind]
     size = 48 + length + len(action)
     head = struct.pack("!HBxIIHHHH4xQQQ", size, 0, duration_s, 0, 300, 0, 0, 0, cookie, packets, octets)
@@ -127,7 +131,7 @@ def test_flows_are_named_by_their_addresses_and_a_reply_in_two_parts_is_one() ->
     assert found["match"][0] == (
         f"ip_proto=6,ipv4_src={gpu1.ports[0].ip},ipv4_dst={gpu9.ports[0].ip},tp_src=20016,tp_dst=19000"
     )
-    assert found["match"][1] == "ipv4_dst=198.18.2.0/255.255.255.0"
+    assert found["match"][1] == "ipv4_dst=198.18.2.0/24"
     assert found.loc[0, ["src_gpu", "src_port", "dst_gpu", "dst_port"]].tolist() == ["gpu1", 1, "gpu9", 1]
     assert found.loc[1, ["src_gpu", "dst_gpu"]].isna().all()
     assert found["bps_raw"].tolist()[2:] == [1_600, 1_600] and found["packets_per_wall_s"][2] == 2
@@ -155,6 +159,21 @@ def test_the_library_reads_the_same_from_the_same_bytes() -> None:
         theirs.packet_count, theirs.byte_count, theirs.cookie, theirs.priority,
     )  # fmt: skip
     assert log.match_fields(mine.match) == dict(theirs.match.items()) and mine.kind == "host"
+
+
+def test_a_rule_that_leads_to_a_group_names_it_so_that_flows_join_groups() -> None:
+    match = [("eth_type", 0x0800), ("ipv4_dst", ("198.18.2.0", "255.255.254.0"))]
+    to_port = flow_body("fallback", match, 1, 100, 7)
+    to_group = to_port[: -len(OUTPUT)] + struct.pack("!HH4x", 4, 16) + struct.pack("!HHI", 22, 8, 9)
+    to_group = struct.pack("!H", len(to_group)) + to_group[2:]
+    assert [entry.group_id for entry in log.flow_entries(to_port + to_group + to_port)] == [None, 9, None]
+    found = tables(
+        record(START_NS, log.GROUP_DESC, group_desc_body(9, [5, 6])),
+        record(START_NS, log.GROUP, group_body(9, 3, (4, 500), [(1, 200), (3, 300)])),
+        record(START_NS, log.FLOW, to_group),
+    )
+    assert found.flows().merge(found.groups(), on=["node", "group_id"])["port"].tolist() == [5, 6]
+    assert found.flows()["match"].tolist() == ["ipv4_dst=198.18.2.0/23"]
 
 
 def test_a_log_that_was_cut_short_gives_what_is_whole_and_a_wrong_length_is_an_error() -> None:

@@ -147,3 +147,5 @@ def test_a_run_on_a_miswired_fabric_does_not_start(tmp_path: Path) -> None:
         assert part in run.stderr
     assert not (out / "requests.parquet").exists() and not (out / "meta.json").exists()
     assert (out / "cabling.json").exists()
+    # Nothing is left of what only a live run has.
+    assert not (out / "controller.sock").exists() and not list(out.glob("*.partial"))

@@ -35,11 +35,11 @@ def test_failures_are_repaired_and_a_new_controller_touches_nothing(
     found = json.loads(output)
     assert found["wrong"] == []
     assert found["links_failed"] == cables and found["repairs"] == 2 * cables
-    assert set(found["rules_added"].values()) == {0}
+    assert set(found["rules_sent"].values()) == {0}
     assert found["rules_kept"] == found["rules"]
     # A new controller adds nothing to what the one before had repaired, and repairs what changed in the gap, in order.
     assert found["gaps"] == [
-        {"rules_added": 0, "repairs": []},
-        {"rules_added": 0, "repairs": [[1, 2]]},
-        {"rules_added": 0, "repairs": [[2, 1]]},
+        {"miscounted": [], "rules_sent": 0, "repairs": []},
+        {"miscounted": [], "rules_sent": 0, "repairs": [[1, 2]]},
+        {"miscounted": [], "rules_sent": 0, "repairs": [[2, 1]]},
     ]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cli.progress import RunProgress
 from controller.statistics_log import RECORD, whole_records_bytes
 from controller.status import StatusBoard, failures_before
 from emulation.takeover import MAX_RESTARTS, ControllerKeeper
@@ -35,7 +36,7 @@ class Process:
     def status(self) -> dict[str, object]:
         if self.state != "confirmed":
             return {"state": self.state, "switches": {}, "errors": ["odd1 refused"]}
-        switches = {"odd1": {"rules_kept": 16, "rules_added": 0}, "even2": {"rules_kept": 15, "rules_added": 1}}
+        switches = {"odd1": {"rules_kept": 16, "rules_sent": 0}, "even2": {"rules_kept": 15, "rules_sent": 1}}
         return {"state": self.state, "switches": switches, "errors": []}
 
 
@@ -56,13 +57,48 @@ def test_a_controller_that_ends_is_replaced_and_the_takeover_is_told() -> None:
     try:
         assert [event["event"] for event in events] == ["controller ended", "controller took over"]
         assert events[0]["exit_status"] == 7
-        assert (events[1]["rules_kept"], events[1]["rules_added"]) == (31, 1)
+        assert (events[1]["rules_kept"], events[1]["rules_sent"]) == (31, 1)
         assert len(kept.restarts) == 1 and len(said) == 2 and not kept.quiet
         kept.step()
         assert len(events) == 2
     finally:
         process.process.kill()
         process.process.wait()
+
+
+class Orders:
+    """Takes what the keeper tells the polls."""
+
+    def __init__(self) -> None:
+        self.resumed: list[float] = []
+
+    def resume(self, since_s: float) -> None:
+        self.resumed.append(since_s)
+
+
+def test_polls_go_on_with_the_start_of_the_new_controller_and_count_from_the_end_of_the_old() -> None:
+    """Not with its takeover: on a busy machine that is many seconds later, and polls would be missing."""
+    process, orders = Process(DIES, STAYS, "waiting"), Orders()
+    events: list[dict[str, object]] = []
+    kept = ControllerKeeper(process, (), orders, events.append, print)  # type: ignore[arg-type]
+    process.process.wait()
+    try:
+        kept.step()
+        assert kept.quiet and orders.resumed == [events[0]["t_monotonic_s"]]
+        process.state = "confirmed"
+        kept.finish()
+        assert not kept.quiet and len(orders.resumed) == 1
+    finally:
+        process.process.kill()
+        process.process.wait()
+
+
+def test_a_note_does_not_end_the_phase(capsys: pytest.CaptureFixture[str]) -> None:
+    with RunProgress("arm") as progress:
+        for message in ({"phase": "serving"}, {"note": "the controller ended"}, {"phase": "serving"}):
+            progress(dict(message))
+    said = capsys.readouterr().err
+    assert said.count("serving") == 1 and said.count("the controller ended") == 1
 
 
 def test_a_controller_that_dies_again_and_again_ends_the_run() -> None:

@@ -309,7 +309,6 @@ EXPLAINED = {
 }
 
 
-
 @pytest.mark.parametrize(
     ("text", "g"),
     [("zcube:gpus=1024,asic_ports=64,gpus_per_server=8", 16), ("zcube:gpus=1024,asic_ports=32,gpus_per_server=8", 32),

@@ -185,9 +185,7 @@ def test_invariants_at_any_size(kind: str, data: st.DataObject) -> None:
     fabric = drawn(kind, data)
     check_plugs(fabric)
     nic = sum(port.gbps for port in fabric.gpus[0].ports)
-    asic = fabric.parameters.get("asic_ports") or (
-        fabric.parameters["gpus_per_switch"] if kind == "zcube" else 64
-    )
+    asic = fabric.parameters.get("asic_ports") or (fabric.parameters["gpus_per_switch"] if kind == "zcube" else 64)
     assert all(sum(port.gbps for port in switch.ports) <= float(str(asic)) * nic + 1e-6 for switch in fabric.switches)
     lengths = path_lengths(fabric)
     diameter = {"zcube": 2, "zcube_recursive": 4, "rail_only": 3, "hpn": 3, "clos": 3, "fat_tree": 5}.get(kind)

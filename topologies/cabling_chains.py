@@ -26,9 +26,7 @@ def explained(planned: Mapping[Plug, Plug], wiring: Mapping[Plug, Plug], id_of: 
             yield _ring(_walk(plug, planned, wiring, done), id_of)
 
 
-def _walk(
-    start: Plug, planned: Mapping[Plug, Plug], wiring: Mapping[Plug, Plug], done: set[Plug]
-) -> list[Plug]:
+def _walk(start: Plug, planned: Mapping[Plug, Plug], wiring: Mapping[Plug, Plug], done: set[Plug]) -> list[Plug]:
     """Plugs from `start` on, by planned and observed cables in turn (a ring: the planned one first)."""
     found, here, by_plan = [start], start, start in planned
     done.add(start)

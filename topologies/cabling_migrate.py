@@ -155,9 +155,7 @@ def migrate(
         raise FabricError("gpus", len(new.gpus), allowed)
     for was, now in zip(old.gpus, new.gpus, strict=True):
         if (was.name, was.server) != (now.name, now.server):
-            raise FabricError(
-                "gpus_per_server", f"{now.name} in {now.server}", f"is in {was.server} in the old fabric"
-            )
+            raise FabricError("gpus_per_server", f"{now.name} in {now.server}", f"is in {was.server} in the old fabric")
     gpu_gbps = max(port.gbps for fabric in (old, new) for gpu in fabric.gpus for port in gpu.ports)
     switch_gbps = max(port.gbps for fabric in (old, new) for switch in fabric.switches for port in switch.ports)
     old_cages, new_cages = cages(old, gpu_gbps, switch_gbps), cages(new, gpu_gbps, switch_gbps)
@@ -187,9 +185,7 @@ def migrate(
         addresses_kept=len(ips[0] & ips[1]),
         addresses_changed=len(ips[1] - ips[0]),
         freed=freed,
-        modules={
-            side: _modules(old_runs, new_runs, old.gpu_by_name, side == "NIC") for side in ("NIC", "switch")
-        },
+        modules={side: _modules(old_runs, new_runs, old.gpu_by_name, side == "NIC") for side in ("NIC", "switch")},
         rules=None if rules_of is None else _rule_change(rules_of(old), rules_of(new), box),
         steps=order_of_work(old, new, becomes, kept),
     )
@@ -297,11 +293,7 @@ def _change(kind: str, old: _Run | None, new: _Run | None, *cages_: Cage) -> Cab
 def _modules(old_runs: Iterable[_Run], new_runs: Iterable[_Run], gpus: Mapping[str, object], nic: bool) -> Modules:
     def fibres(runs: Iterable[_Run]) -> Counter[Cage]:
         return Counter(
-            cage
-            for run in runs
-            if run.cable.medium == FIBRE
-            for cage in (run.a, run.b)
-            if (cage[0] in gpus) == nic
+            cage for run in runs if run.cable.medium == FIBRE for cage in (run.a, run.b) if (cage[0] in gpus) == nic
         )
 
     before, after = fibres(old_runs), fibres(new_runs)

@@ -50,9 +50,7 @@ class Sighting(NamedTuple):
     remote: Plug | None
 
 
-Kind = Literal[
-    "missing", "extra", "swapped", "rotated", "wrong_port", "one_sided", "contradictory", "loop"
-]
+Kind = Literal["missing", "extra", "swapped", "rotated", "wrong_port", "one_sided", "contradictory", "loop"]
 #: In the order in which totals are told.
 KINDS: tuple[Kind, ...] = (
     "missing", "extra", "swapped", "rotated", "wrong_port", "one_sided", "contradictory", "loop",

@@ -56,9 +56,7 @@ def order_of_work(
 class _Work:
     """The state of the change: which switches serve, which GPUs have moved, how many ports each GPU has."""
 
-    def __init__(
-        self, old: Fabric, new: Fabric, becomes: Mapping[str, str | None], kept: Mapping[str, str]
-    ) -> None:
+    def __init__(self, old: Fabric, new: Fabric, becomes: Mapping[str, str | None], kept: Mapping[str, str]) -> None:
         self.old, self.new, self.becomes = old, new, becomes
         old_kept, new_kept = set(kept.values()), set(kept)
         self.old_links = {link.id: link for link in old.links if link.id not in old_kept}
@@ -248,9 +246,7 @@ class _Work:
             tier = self.tier[before]
             left = sum(1 for switch in self.serving_old if self.tier[switch] == tier)
             title += f" ({left} of {self.tier_size[tier]} {tier} switches left for the GPUs not yet moved)"
-        self._step(
-            "switch", title, (), before, new_switch, tuple(sorted(ports)), out, self._plug([new_switch]), during
-        )
+        self._step("switch", title, (), before, new_switch, tuple(sorted(ports)), out, self._plug([new_switch]), during)
 
     def _step(
         self,

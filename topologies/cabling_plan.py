@@ -105,9 +105,7 @@ class CablingPlan:
             beyond = [cable for cable in cables if cable.medium != DAC]
             if beyond:
                 far = max(beyond, key=lambda cable: cable.length_m)
-                found.append(
-                    BeyondReach(switch, far.b.rack, len(cables), len(beyond), far.a.rack, far.length_m)
-                )
+                found.append(BeyondReach(switch, far.b.rack, len(cables), len(beyond), far.a.rack, far.length_m))
         return found
 
     def to_csv(self) -> str:

@@ -125,9 +125,7 @@ def _read(observed: Iterable[Sighting]) -> _Seen:
     return _Seen(pairs, neighbours, reporters, plugs, ordered, duplicates)
 
 
-def _settled(
-    seen: _Seen, planned: Mapping[Plug, Plug], id_of: Mapping[Plug, str]
-) -> tuple[list[Pair], list[Fault]]:
+def _settled(seen: _Seen, planned: Mapping[Plug, Plug], id_of: Mapping[Plug, str]) -> tuple[list[Pair], list[Fault]]:
     """One cable a port. Where ports contradict each other: what both ends say goes before what one says, then the plan.
 
     Every claim of a contradiction is named, also those that lost.
@@ -207,8 +205,7 @@ def _notes(
 ) -> Iterator[str]:
     if seen.pairs and agreeing * 2 < min(planned, len(seen.pairs)):
         yield (
-            f"only {agreeing} of {planned} planned cables are where the plan has them: "
-            "is this the plan of this fabric?"
+            f"only {agreeing} of {planned} planned cables are where the plan has them: is this the plan of this fabric?"
         )
     if seen.duplicates:
         yield f"{seen.duplicates} rows are there twice and were counted once"

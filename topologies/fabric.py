@@ -126,9 +126,7 @@ class Fabric:
     @cached_property
     def attachment(self) -> Mapping[tuple[str, int], End]:
         """(GPU name, port number) -> the switch end of its cable."""
-        return MappingProxyType(
-            {(link.a.node, link.a.port): link.b for link in self.links if link.tier == "access"}
-        )
+        return MappingProxyType({(link.a.node, link.a.port): link.b for link in self.links if link.tier == "access"})
 
     @cached_property
     def gpu_port_by_ip(self) -> Mapping[str, End]:
@@ -181,9 +179,7 @@ class Fabric:
             "parameters": dict(self.parameters),
             "bundle": self.bundle,
             "gpus": [{"name": g.name, "server": g.server, "ports": ports(g)} for g in self.gpus],
-            "switches": [
-                {"name": s.name, "tier": s.tier, "dpid": s.dpid, "ports": ports(s)} for s in self.switches
-            ],
+            "switches": [{"name": s.name, "tier": s.tier, "dpid": s.dpid, "ports": ports(s)} for s in self.switches],
             "links": [
                 {
                     "id": link.id,

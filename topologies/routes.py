@@ -7,12 +7,13 @@ is allowed: then distances are those of what is left. Standard library only, one
 
 from __future__ import annotations
 
+import difflib
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from topologies.fabric import End, Fabric, FabricError
+from topologies.fabric import End, Fabric, FabricError, port_name
 
 
 @dataclass(frozen=True)
@@ -36,11 +37,26 @@ class Failures:
             elif name in known:
                 links.add(name)
             else:
-                raise FabricError("failure", name, "must be a switch (odd1, leaf3) or a cable (`zcube fabric show`)")
+                raise FabricError("failure", name, _what_there_is(fabric, name))
         return cls(frozenset(links), frozenset(switches))
 
 
 NONE = Failures()
+
+
+def _what_there_is(fabric: Fabric, name: str) -> str:
+    """What a wrong name may have meant, in names that this fabric has."""
+    switches, cables = list(fabric.switch_by_name), [link.id for link in fabric.links]
+    # The cables of the device or interface that the name begins with are nearer than those that are spelt like it.
+    ends = name.split("--")
+    near = [link.id for link in fabric.links if {port_name(link.a), port_name(link.b)} & set(ends)][:2]
+    near = near or difflib.get_close_matches(name, switches, 1) or difflib.get_close_matches(name, cables, 2)
+    meant = f"; did you mean {' or '.join(near)}?" if near else ""
+    between = next((link.id for link in fabric.links if link.tier != "access"), cables[0])
+    return (
+        f"this {fabric.kind} has no switch or cable of that name{meant or '.'} Switches are {switches[0]} to"
+        f" {switches[-1]}, cables such as {between}"
+    )
 
 
 class Routes:

@@ -189,6 +189,21 @@ class Tables:
         return [self.switch_table(name) for name in self.names]
 
 
+def member_choice(fabric: Fabric, ports: int, policy: str | None = None) -> str:
+    """How a switch picks among the next hops of an entry; see docs/controller.md."""
+    if ports == 1:
+        return "the only one"
+    if fabric.kind == "zcube" and fabric.bundle == "destination":
+        if ports & (ports - 1):
+            return f"host byte modulo {ports}: a rule an address"
+        bits = ports.bit_length() - 1
+        lowest = "lowest address bit" if bits == 1 else f"lowest {bits} address bits"
+        return f"{lowest}: {ports} rules"
+    if check_policy(fabric, policy) == "ecmp_ovs":
+        return "hash of the switch"
+    return "hash (seeded); unplanned flows: the switch's"
+
+
 def join(slash24s: NDArray[np.int64]) -> tuple[IPv4Network, ...]:
     """The fewest prefixes that cover exactly these /24s (given as address >> 8)."""
     if len(slash24s) == 1:

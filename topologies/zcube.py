@@ -97,9 +97,7 @@ def zcube(
             gpu_ip(1, (i - 1) % groups, (i - 1) // groups + 1),
             gpu_ip(2, (i - 1) // k, (i - 1) % k + 1),
         )
-        ports = tuple(
-            Port(port_name(End(f"gpu{i}", p)), p, port_gbps, ip, gpu_mac(ip)) for p, ip in enumerate(ips, 1)
-        )
+        ports = tuple(Port(port_name(End(f"gpu{i}", p)), p, port_gbps, ip, gpu_mac(ip)) for p, ip in enumerate(ips, 1))
         return Gpu(f"gpu{i}", i, server_of(i, gpus_per_server), ports)
 
     return Fabric(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from scenario.errors import InputError
+from scenario.flow_workloads import FlowWorkload
 from scenario.load import with_changes
 from scenario.models import Scenario
 from scenario.workload_section import BurstWorkload, CodingAgentWorkload, SessionsWorkload
@@ -33,6 +34,8 @@ def loaded(scenario: Scenario, factor: float) -> Scenario:
         change = {"users": max(1, round(workload.users * factor))}
     elif isinstance(workload, BurstWorkload):
         change = {"period_s": workload.period_s / factor}
+    elif isinstance(workload, FlowWorkload):
+        raise InputError("workload.kind", workload.kind, "serves no requests: there is no rate to find")
     else:
         change = {"speedup": workload.speedup * factor}
     return with_changes(scenario, {"name": f"{scenario.name[:50]}-x{factor:.3g}", "workload": change})
@@ -73,9 +76,7 @@ def search(meets: Callable[[float], bool], *, start: float = 1.0, ratio: float =
 def require_objectives(scenario: Scenario) -> None:
     """Raise InputError where no request has an objective to meet."""
     serving = scenario.serving
-    if not (
-        serving.slo_ttft_ms or serving.slo_tpot_ms or any(t.slo_ttft_ms or t.slo_tpot_ms for t in serving.tenants)
-    ):
+    if not (serving.slo_ttft_ms or serving.slo_tpot_ms or any(t.slo_ttft_ms or t.slo_tpot_ms for t in serving.tenants)):
         raise InputError(
             "--find-rate", True, "needs an objective",
             "--slo-ttft-ms 2000, or serving.slo_ttft_ms, slo_tpot_ms or tenants in the scenario",

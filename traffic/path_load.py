@@ -27,9 +27,7 @@ class PathLoad:
     @cached_property
     def _fabric(self) -> Fabric:
         fabric = build(self._scenario.fabric)
-        self._rates = {
-            port.name: port.gbps * BYTES_PER_S_PER_GBPS for owner in fabric.nodes for port in owner.ports
-        }
+        self._rates = {port.name: port.gbps * BYTES_PER_S_PER_GBPS for owner in fabric.nodes for port in owner.ports}
         return fabric
 
     def _of(self, src: str, dst: str) -> tuple[Lane, ...]:

@@ -103,9 +103,13 @@ class Placer:
 
     def _two(self, candidates: Sequence[str], asked: Asked) -> tuple[str, ...]:
         first, second = (
-            int(uniform(self.seed, asked.request_id, purpose=f"{self.role} choice {i}") * (len(candidates) - i))
-            for i in (0, 1)
-        ) if len(candidates) > 1 else (0, 0)
+            (
+                int(uniform(self.seed, asked.request_id, purpose=f"{self.role} choice {i}") * (len(candidates) - i))
+                for i in (0, 1)
+            )
+            if len(candidates) > 1
+            else (0, 0)
+        )
         if len(candidates) > 1 and second >= first:
             second += 1
         return tuple(candidates[i] for i in sorted({first, second}))
