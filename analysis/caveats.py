@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.arms import ArmResult
+from analysis.flows import is_flows
 from analysis.formats import data_size, short
 from analysis.stats import P99_MIN_COUNT
 
 #: Shared packet buffer of a 51.2 Tb/s switch ASIC (Broadcom Tomahawk 5 class), for a sense of size only.
 ASIC_BUFFER_BYTES = 165e6
+
+_TRANSPORTS = {"tcp": "TCP", "udp": "UDP with Swift"}
 
 
 def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
@@ -20,11 +23,20 @@ def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
         scaled = "The runs are simulated: flows share links by max-min fairness, without packets or windows."
         transport = "No transport runs: neither TCP nor RDMA, no loss, no congestion control."
     else:
-        transport = "TCP stands for RDMA: no PFC, no ECN marks, no RDMA NIC."
+        kinds = sorted({_TRANSPORTS[arm.scenario.transport.kind] for arm in runs if not arm.simulated})
+        verb = "stands" if len(kinds) == 1 else "stand"
+        transport = f"{' and '.join(kinds)} {verb} for RDMA: no PFC, no ECN marks, no RDMA NIC."
         emulated = short(gbps * scale.rate_factor * 1e3)
         scaled = (
             f"Ports run scaled down: {emulated} Mb/s stands for {gbps:g} Gb/s, and one model second took "
             f"{short(scale.dilation)} s. Times and bytes here are in model units, those of the real system."
+        )
+    if is_flows(first.data.requests):
+        return (
+            scaled,
+            "There is no service: messages are played as flows. Neither kernels nor software overhead are modelled.",
+            "Between the GPUs of one server messages go over NVLink, a timer, unless workload.in_server is fabric.",
+            transport,
         )
     return (
         scaled,
@@ -46,22 +58,32 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
             "Rates, times and bytes scale; frames, buffers and TCP's timers do not. Each connection's frames "
             "in flight are capped, since deep queues would let windows decide where backlog sits."
         )
+    flows = is_flows(first.data.requests)
+    if not flows:
+        found.append("TPOT and ITL are the compute model only: nothing here lets the fabric change them.")
     found += [
-        "TPOT and ITL are the compute model only: nothing here lets the fabric change them.",
         "Backlog is excess backlog (deep buffer), never switch buffer occupancy: one frame stands for "
         f"{data_size(scale.model_bytes_per_frame)} of model bytes, and the threshold of {threshold} frames for "
         f"{threshold * scale.model_bytes_per_frame / ASIC_BUFFER_BYTES:.1f} times the buffer of a 51.2T ASIC "
         f"(about {data_size(ASIC_BUFFER_BYTES)}).",
-        f"Shape {serving.shape}, layout {serving.layout} and striping {first.scenario.routing.striping} "
-        "decide the sign of the result: another setting of any of them can turn it round.",
     ]
+    decides = f"Striping {first.scenario.routing.striping}"
+    if not flows:
+        decides = f"Shape {serving.shape}, layout {serving.layout} and striping {first.scenario.routing.striping}"
+    found.append(f"{decides} can decide the sign of the result: another setting of any of them can turn it round.")
     policies = {arm.scenario.policy for arm in runs}
     if "ecmp_ovs" in policies:
         found.append(
             "Under ecmp_ovs the switches' own hash picks paths: they are observed (first packet of each connection),"
             " and another run of the same seed may have others."
         )
-    if "spray" in policies:
+    sprayed = {arm.scenario.transport.kind for arm in runs if arm.scenario.policy == "spray"}
+    if "udp" in sprayed:
+        found.append(
+            "spray over UDP: each packet takes the next of the planned source ports, in turn and blind to load; the"
+            " receiver puts them in order at no cost."
+        )
+    if "tcp" in sprayed:
         found.append(
             "spray is a model: a connection for each equal path, frames over whichever drains. It balances as adaptive"
             " per-packet routing does, without the reordering that a NIC would have to repair."
@@ -74,7 +96,8 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
     else:
         found.append("One seed is one draw: no significance between arms is claimed.")
     found.append(
-        "Intervals resample the sessions of this run. They cover neither another seed nor the emulator's own error."
+        f"Intervals resample the {'messages' if flows else 'sessions'} of this run."
+        " They cover neither another seed nor the emulator's own error."
     )
     if few:
         found.append(f"P99 is indicative: with fewer than {P99_MIN_COUNT:,} requests, fewer than ten lie above it.")

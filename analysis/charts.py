@@ -14,6 +14,7 @@ from plotly.subplots import make_subplots
 from analysis import requests as rq
 from analysis.arms import ArmResult
 from analysis.compare import Comparison
+from analysis.flows import completion_ms
 from analysis.metrics import slowest_requests
 from analysis.ports import tier_rank
 from analysis.style import (
@@ -43,10 +44,21 @@ _LEGEND_BELOW = {
 
 def ttft_cdf(comparison: Comparison) -> go.Figure | None:
     """Share of completed requests with at most this TTFT, a line an arm, the bound in grey."""
+    values = [rq.ttft_ms(rq.completed(arm.data.requests)) for arm in comparison.arms]
+    return _cdf(comparison, values, "TTFT", "requests")
+
+
+def completion_cdf(comparison: Comparison) -> go.Figure | None:
+    """The same of flow completion times, where messages were played."""
+    values = [completion_ms(arm.data.requests, arm.data.transfers)["fct_ms"].dropna() for arm in comparison.arms]
+    return _cdf(comparison, values, "flow completion time", "flows")
+
+
+def _cdf(comparison: Comparison, columns: Sequence[pd.Series[float]], what: str, of: str) -> go.Figure | None:
     figure = go.Figure()
     spread: list[float] = []
     for index, arm in enumerate(comparison.arms):
-        values = np.sort(rq.ttft_ms(rq.completed(arm.data.requests)).to_numpy(dtype=np.float64))
+        values = np.sort(columns[index].to_numpy(dtype=np.float64))
         if not values.size:
             continue
         spread += [float(values[0]), float(values[-1])]
@@ -71,7 +83,7 @@ def ttft_cdf(comparison: Comparison) -> go.Figure | None:
         return None
     low, high = min(spread), max(spread)
     log = low > 0 and high / low > 30
-    scale = axis("TTFT, ms of model time" + (" (log scale)" if log else ""), type="log" if log else "linear")
+    scale = axis(f"{what}, ms of model time" + (" (log scale)" if log else ""), type="log" if log else "linear")
     if log:
         ticks = _log_ticks(low, high)
         scale |= {"tickvals": ticks, "ticktext": [f"{t:,g}" for t in ticks]}
@@ -82,7 +94,7 @@ def ttft_cdf(comparison: Comparison) -> go.Figure | None:
         figure,
         430,
         xaxis=scale,
-        yaxis=axis("requests, %", range=[0, 101], tickvals=tick_levels),
+        yaxis=axis(f"{of}, %", range=[0, 101], tickvals=tick_levels),
         hovermode="closest",
     )
 

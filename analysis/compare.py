@@ -15,6 +15,7 @@ from analysis.caveats import limits, must_know
 from analysis.equality import EqualityRow, equality_rows
 from analysis.failover import Failover, failover
 from analysis.fidelity import LABELS, FidelityRow, fidelity_rows
+from analysis.flow_lines import flow_bound_lines, flow_headline
 from analysis.formats import NONE, change, number
 from analysis.notes import run_notes
 from analysis.paired import paired_differences
@@ -54,6 +55,11 @@ class Comparison:
         return next((arm for arm in self.arms if arm.is_bound), None)
 
     @property
+    def flows(self) -> bool:
+        """Whether messages were played, and no requests served."""
+        return "makespan_s" in self.arms[0].summary
+
+    @property
     def unequal(self) -> tuple[EqualityRow, ...]:
         """Rows that must match and do not: with any, this is not like for like."""
         return tuple(row for row in self.equality if row.unequal)
@@ -83,8 +89,9 @@ class Comparison:
         if failed:
             counts = ", ".join(f"{arm.label} {arm.summary['failed']}" for arm in failed)
             found.append(
-                f"Failed requests ({counts}) are not in the TTFT figures, which are over completed requests "
-                "only: the figures of an arm with failures look better than it was."
+                f"Failed {'messages' if self.flows else 'requests'} ({counts}) are not in the"
+                f" {'' if self.flows else 'TTFT '}figures, which are over completed ones only: the figures of an arm"
+                " with failures look better than it was."
             )
         return tuple(found)
 
@@ -92,6 +99,8 @@ class Comparison:
         """The result in sentences, one an arm; no claim of significance."""
         if not self.runs:
             return ()
+        if self.flows:
+            return flow_headline(self.runs)
         first = self.runs[0]
         lines = []
         for arm in self.runs:
@@ -115,6 +124,8 @@ class Comparison:
         bound = self.bound
         if bound is None:
             return ("No fabric-free bound was computed for this comparison.",)
+        if self.flows:
+            return flow_bound_lines(bound, self.runs)
         keys = (("mean", "mean"), ("p50", "P50"), ("p90", "P90"), ("p99", "P99"))
         best = ", ".join(f"{label} {number(bound.summary[f'{key}_ttft_ms'])} ms" for key, label in keys)
         lines = [

@@ -51,8 +51,8 @@ def equality_table(comparison: Comparison) -> Table:
 
 def result_table(comparison: Comparison) -> Table:
     """The figures, with intervals and, where it makes sense, the difference to the first arm."""
-    sessions = comparison.arms[0].summary["interval_units"]
-    caption = f"Model time and bytes. Brackets: 95 % bootstrap interval over {sessions} sessions."
+    sessions, unit = (comparison.arms[0].summary[key] for key in ("interval_units", "interval_unit"))
+    caption = f"Model time and bytes. Brackets: 95 % bootstrap interval over {sessions} {unit}s."
     if not comparison.alone:
         caption += f" Percentages: against {comparison.arms[0].label}."
     table = plain_table("2. Results", caption)

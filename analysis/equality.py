@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from analysis.arms import ArmResult
+from analysis.flows import is_flows
 from analysis.formats import NONE, data_size, number, percent
 from analysis.transfers import PathFigures, path_figures
 
@@ -63,6 +64,9 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
     def row(name: str, value: Callable[[ArmResult], str], must_match: bool, note: str = "") -> None:
         rows.append(EqualityRow(name, tuple(value(arm) for arm in arms), must_match, note))
 
+    def served(value: Callable[[ArmResult], str]) -> Callable[[ArmResult], str]:
+        return lambda arm: NONE if is_flows(arm.data.requests) else value(arm)
+
     def fabric(value: Callable[[Mapping[str, Any]], str]) -> Callable[[ArmResult], str]:
         return lambda arm: NONE if arm.fabric is None or arm.is_bound else value(arm.fabric)
 
@@ -103,23 +107,24 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
         "Workload",
         lambda a: a.summary["workload_hash"],
         True,
-        "hash over (session, turn, tokens) of measured requests",
+        "hash over (session, turn, tokens) of measured requests, or over messages, their sizes and their pairs",
     )
     row(
         "Requests measured",
-        lambda a: f"{a.summary['requests']:,} in {a.summary['sessions']:,} sessions",
+        served(lambda a: f"{a.summary['requests']:,} in {a.summary['sessions']:,} sessions"),
         True,
     )
+    row("Messages measured", lambda a: f"{a.summary['requests']:,}" if is_flows(a.data.requests) else NONE, True)
     row("Seed", lambda a: str(a.meta.get("seed", a.scenario.seed)), True)
     row(
         "Shape",
-        lambda a: a.scenario.serving.shape,
+        served(lambda a: a.scenario.serving.shape),
         True,
         "which ranks send to which: decides the sign of the result",
     )
-    row("Layout", lambda a: a.scenario.serving.layout, True, "which servers prefill")
-    row("Pairing", lambda a: a.scenario.serving.pairing, True)
-    row("Placement", lambda a: a.scenario.serving.placement, True)
+    row("Layout", served(lambda a: a.scenario.serving.layout), True, "which servers prefill")
+    row("Pairing", served(lambda a: a.scenario.serving.pairing), True)
+    row("Placement", served(lambda a: a.scenario.serving.placement), True)
     row(
         "Striping over a GPU's ports",
         run(lambda a: a.scenario.routing.striping),
@@ -158,7 +163,7 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
             "one frame time at each switch, on average a handoff: against the fabric with more hops",
         )
     )
-    row("Throughput window, s", lambda a: number(a.data.window.duration_s, 4), True)
+    row("Throughput window, s", served(lambda a: number(a.data.window.duration_s, 4)), True)
     row("Executor", run(lambda a: str(a.meta["executor"])), True)
     row("Machine", run(_machine), True)
     rows.append(_other_settings(arms))

@@ -35,6 +35,8 @@
 * `fabric_roles`, `fabric_tiers`: per kind of port, `load_busiest` and `load_mean` (share of the configured
   rate), and backlog.
 
+**Without serving** (collectives, matrices, recorded transfers): `analysis.flows` has the metrics.
+
 **Intervals**: 95 %, cluster bootstrap over sessions (`analysis/stats.py` says what they do not cover).
 Sources of the names: `vllm bench serve` (vllm/benchmarks/serve.py), SGLang `bench_serving` (p90, p95,
 input_throughput).
@@ -48,6 +50,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from analysis import flows as fl
 from analysis import requests as rq
 from analysis import service
 from analysis import transfers as tr
@@ -101,9 +104,13 @@ def summarise(run_folder: RunFolder, seed: int | None = None, resamples: int = R
 
 def summarise_data(data: RunData, seed: int, resamples: int = RESAMPLES) -> dict[str, Any]:
     """The same from data already read."""
+    if fl.is_flows(data.requests):
+        found = fl.flow_metrics(data.requests, data.transfers, data.window, seed, resamples)
+        drawn = {"interval_level": LEVEL, "interval_resamples": resamples, "interval_seed": seed}
+        return {"schema_version": SCHEMA_VERSION} | found | drawn | _fabric(data)
     done = rq.completed(data.requests)
     intervals: dict[str, list[float]] = {}
-    found: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+    found = {"schema_version": SCHEMA_VERSION}
     found |= _counts(data.requests) | _throughput(data.requests, data.window)
     for name, values in (("ttft_ms", rq.ttft_ms(done)), ("e2el_ms", rq.e2el_ms(done))):
         found |= _named(describe(values), name)

@@ -19,6 +19,7 @@ from analysis.formats import data_size, number, percent, short
 from analysis.ports import tier_table
 from analysis.requests import STAGE_SHORT, STAGE_TEXT
 from results.writer import plain, write_text
+from scenario.flow_workloads import FlowWorkload
 
 _CONFIG = {"displaylogo": False, "responsive": True, "displayModeBar": False}
 
@@ -96,7 +97,8 @@ def _provenance(arm: ArmResult) -> str:
 def _made(arm: ArmResult) -> str:
     """Seed, size, day and machine of the first run: what a page must say of itself."""
     meta, workload = arm.meta, arm.scenario.workload
-    parts = [f"seed {meta.get('seed', arm.scenario.seed)}", f"{workload.requests:,} measured requests an arm"]
+    what = "repeats" if isinstance(workload, FlowWorkload) else "requests"
+    parts = [f"seed {meta.get('seed', arm.scenario.seed)}", f"{workload.requests:,} measured {what} an arm"]
     if meta.get("started_utc"):
         parts.append(str(meta["started_utc"])[:16].replace("T", " ") + " UTC")
     if meta.get("cpu_model"):
@@ -122,17 +124,20 @@ def render(comparison: Comparison, title: str = "") -> str:
         lstrip_blocks=True,
     )
     labels = [arm.label for arm in comparison.runs]
+    flows = comparison.flows
+    draw, name = (charts.completion_cdf, "fct-cdf") if flows else (charts.ttft_cdf, "ttft-cdf")
     return environment.get_template("report.html.j2").render(
         title=title or _title(labels),
         comparison=comparison,
         first=comparison.runs[0],
         made=_made(comparison.runs[0]),
         plotly_js=Markup(get_plotlyjs()),  # noqa: S704 - the library's own code
-        cdf=_html(charts.ttft_cdf(comparison), "ttft-cdf"),
-        stages=_html(charts.stage_split(comparison), "stages"),
+        flows=flows,
+        cdf=_html(draw(comparison), name),
+        stages=_html(None if flows else charts.stage_split(comparison), "stages"),
         loads=_html(charts.link_loads(comparison), "loads"),
         heatmaps=_heatmaps(comparison),
-        timelines=_timelines(comparison),
+        timelines=[] if flows else _timelines(comparison),
         tiers=[(arm.label, _tiers(arm)) for arm in comparison.runs if arm.data.ports is not None],
         frame_bytes=data_size(comparison.runs[0].data.scale.model_bytes_per_frame),
         scenarios=_scenarios(comparison),

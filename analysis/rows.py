@@ -80,6 +80,17 @@ def result_rows(arms: Sequence[ArmResult]) -> tuple[ResultRow, ...]:
     row("Requests", "failed", "Failed (time-outs count)", "", "count")
     for name, label in (("mean", "mean"), ("p50", "P50"), ("p90", "P90"), ("p99", "P99")):
         row("TTFT", f"{name}_ttft_ms", f"TTFT {label}", "ms", compared=True)
+    row("Messages", "makespan_s", "Makespan", "s", compared=True)
+    for name, label in (("mean", "mean"), ("p50", "P50"), ("p99", "P99")):
+        row("Messages", f"{name}_message_ms", f"Duration of a message {label}", "ms", compared=True)
+    row("Messages", "mean_algbw_gbyte_per_s", "Algorithm bandwidth mean", "GB/s", compared=True)
+    row("Messages", "mean_busbw_gbyte_per_s", "Bus bandwidth mean", "GB/s", compared=True)
+    row("Messages", "mean_busbw_gbps", "Bus bandwidth mean", "Gb/s")
+    row("Flows", "flows", "Flows on the fabric (n)", "", "count")
+    for name, label in (("mean", "mean"), ("p50", "P50"), ("p90", "P90"), ("p99", "P99")):
+        row("Flows", f"{name}_fct_ms", f"Flow completion time {label}", "ms", compared=True)
+    row("Flows", "p50_fct_slowdown", "Slowdown against alone on the fabric P50", "×")
+    row("Flows", "p99_fct_slowdown", "Slowdown against alone on the fabric P99", "×")
     row("TTFT", "slo_attainment", "Inside the TTFT target", "", "percent")
     row("Throughput", "request_throughput", "Requests", "1/s", compared=True)
     row("Throughput", "output_throughput", "Output tokens", "1/s", compared=True)

@@ -15,7 +15,7 @@ import pandas as pd
 from results.reader import Scale, Window
 
 COLUMNS = [
-    *("transfer_id", "request_id", "path", "bytes", "t_submit_s", "t_done_s", "isolated_s"),
+    *("transfer_id", "request_id", "src_gpu", "dst_gpu", "path", "bytes", "t_submit_s", "t_done_s", "isolated_s"),
     *("attempt", "kind", "piece", "status"),
 ]
 
@@ -59,6 +59,8 @@ def handoffs(transfers: pd.DataFrame) -> pd.DataFrame:
 def gigabits_per_s(transfers: pd.DataFrame, window: Window) -> float:
     """KV bytes whose last byte arrived in the window, over the window's wall-clock, in model Gb/s. Durations
     that overlap are not summed (that figure misleads: vllm-project/vllm#48224)."""
+    if "kind" in transfers:
+        transfers = transfers[transfers["kind"] != "background"]
     done = transfers["t_done_s"]
     inside = (done >= window.t_start_s) & (done < window.t_end_s)
     return float(transfers.loc[inside, "bytes"].sum()) * 8 / 1e9 / window.duration_s

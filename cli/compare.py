@@ -32,6 +32,8 @@ from scenario.errors import InputError
 from scenario.models import Scenario
 from scenario.scale import HEADER_BYTES
 from simulation.run import simulate, write_run
+from traffic.offered import offered
+from traffic.sources import make_source
 
 #: What a run takes besides serving, roughly: bring-up, link check, writing.
 BRINGUP_WALL_S = 25.0
@@ -93,6 +95,8 @@ def compare(
     for plan in plans:
         resolve(plan, TYPICAL_BUDGET_HOPS_PER_S)  # whatever does not fit is said before anything starts
     require_machine()
+    if too_much := offered(base, make_source(base)).sentence():
+        err.print(f"Note: {too_much}", highlight=False, markup=False)
     folder = out_folder or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     require_new_folder(folder)
     began = time.monotonic()

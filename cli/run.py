@@ -16,6 +16,7 @@ from analysis.report import write_report
 from cli import options
 from cli.app import err, out, print_json
 from cli.fault_times import warn_of_late_faults
+from cli.find_rate import find_rate as find_serviceable
 from cli.progress import RunProgress
 from emulation.capture import check_ports
 from emulation.launch import MACHINE_CHECK, require_new_folder
@@ -25,7 +26,10 @@ from emulation.sandbox import require_machine
 from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
 from results.reader import RunFolder
 from results.writer import write_json
+from scenario.load import with_changes
 from topologies.build import build
+from traffic.offered import offered
+from traffic.sources import make_source
 
 
 def register(app: typer.Typer) -> None:
@@ -55,6 +59,13 @@ def run(
         list[str] | None,
         typer.Option(help="capture headers at this port while serving, e.g. leaf1-eth5; may be repeated"),
     ] = None,
+    find_rate: Annotated[
+        bool, typer.Option("--find-rate", help="look for the highest load that meets the objectives")
+    ] = False,
+    slo_ttft_ms: Annotated[
+        float | None, typer.Option(help="promised time to first token", show_default="the scenario's")
+    ] = None,
+    attainment: Annotated[float, typer.Option(help="share that must meet them, for --find-rate")] = 0.9,
     json: options.Json = False,
 ) -> None:
     """Run it; exit code 1 when the run is INVALID."""
@@ -72,11 +83,17 @@ def run(
         dilation=dilation,
         resolution=resolution,
     )
+    if slo_ttft_ms is not None:
+        settings = with_changes(settings, {"serving": {"slo_ttft_ms": slo_ttft_ms}})
     resolve({settings.name: settings}, TYPICAL_BUDGET_HOPS_PER_S)
     check_ports(build(settings.fabric), pcap or [])
     require_machine()
     folder = out_folder or Path("runs") / f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
     require_new_folder(folder)
+    if find_rate:
+        raise typer.Exit(find_serviceable(settings, folder, attainment, json))
+    if too_much := offered(settings, make_source(settings)).sentence():
+        err.print(f"Note: {too_much}", highlight=False, markup=False)
     with RunProgress("this machine") as progress:
         budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
     resolved = resolve({settings.name: settings}, budget)[settings.name]

@@ -114,6 +114,7 @@ class FabricApp(sdn.App):
         self.overlay: Overlay = self.repairer.overlay(before)
         self.answers: dict[Any, Answers] = {}
         self._want_everywhere()
+        self.board.write()
         self.repair_log = RepairLog(self.repairer.fabric, self.repairer.detour, LOG.info)
         self.down_links: set[str] = set(before.links)
         self.down_switches: set[str] = set(before.switches)

@@ -113,10 +113,10 @@ class StatusBoard:
         return sum(s.expected and s.state == "confirmed" for s in self.switches.values())
 
     def want(self, counts: Mapping[str, tuple[int, int]]) -> None:
-        """Rules and groups that each switch should have from now on."""
+        """Rules and groups that each switch should have from now on. The file has them with the next change: a repair
+        does not wait for it."""
         for name, (rules, groups) in counts.items():
             self.switches[name].rules_wanted, self.switches[name].groups_wanted = rules, groups
-        self.write()
 
     def have(self, name: str, *, rules: int, groups: int) -> None:
         """What of it a switch has confirmed. The file has it with the next change."""

@@ -1,8 +1,11 @@
-"""The runner's side of the traffic agents: starts one in each GPU that sends or receives, and talks to them."""
+"""The runner's side of the traffic agents: starts one for each server, which serves those GPUs of it that send or
+receive, and talks to each GPU on a socket of its own."""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import select
 import socket
 import subprocess
@@ -16,13 +19,17 @@ from typing import IO
 
 from emulation.network import EmulatedNetwork
 from scenario.errors import RunError
-from scenario.models import Scenario, TransportSection
+from scenario.models import Scenario
 from scenario.scale import Scale
+from topologies.fabric import End
 from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple
 from topologies.routes import NONE, Failures
+from traffic.endpoint import LEAST_BYTES
 
 #: A connection with fewer frames in flight waits for acknowledgements on the longest paths.
 MIN_WINDOW_FRAMES = 4
+#: Queue pairs in one order, which must fit into one packet of the control socket.
+ROWS_AN_ORDER = 200
 AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent.py"
 
 
@@ -57,7 +64,11 @@ class AgentPool:
     ) -> None:
         """Start the agents and open every queue pair. Raises RunError when one does not connect."""
         self.network, self.routing, self.paths = network, scenario.routing, scenario.paths
-        self.queue_pairs = list(queue_pairs)
+        self.transport, self.scale = scenario.transport, scale
+        #: With UDP the sprayed queue pairs of a port pair are the source ports of one, the first.
+        self._one_carries = self.paths.policy == "spray" and self.transport.kind == "udp"
+        self._source_ports: dict[tuple[End, End], list[int]] = {}
+        self.queue_pairs: list[QueuePair] = []  # those that carry, by number
         self._ids_by_pair: dict[tuple[str, str], list[int]] = {}
         self._by_addresses: dict[tuple[str, str, int], QueuePair] = {}
         self._sent_by_pair: dict[tuple[str, str], int] = {}
@@ -68,35 +79,54 @@ class AgentPool:
         self.failures_since: list[tuple[int, Failures]] = []  # monotonic ns at which flows were moved
         self._came_back = False  # a queue pair had a path again before its receiver had answered
         self._asked: dict[tuple[str, str, int], int] = {}  # receiver, address, port -> cut queue pair
-        self._connecting: dict[str, list[list[int]]] = {}  # sender -> batches of queue pairs it was told to connect
-        for number, qp in enumerate(self.queue_pairs):
-            self._ids_by_pair.setdefault((qp.src.node, qp.dst.node), []).append(number)
-            flow = five_tuple(network.fabric, qp)
-            self._by_addresses[qp.dst.node, flow.src_ip, flow.src_port] = qp
+        self._connecting: set[int] = set()  # queue pairs that their sender was told to connect
+        # On the wire each transfer has a number of its own, whatever ids the caller uses, and uses again.
+        self._numbers = itertools.count(1)
+        self._transfer_of: dict[int, int] = {}  # number -> id
+        self._number_of: dict[int, int] = {}  # id -> its last number
+        self._sent_bytes: dict[int, int] = {}  # number -> emulated bytes that must arrive
+        self.verified = 0  # transfers of which every byte came once, and was what was sent
+        self.complaints: list[str] = []  # about those that were not
+        self._doubted: set[int] = set()
+        for qp in queue_pairs:
+            self._register(qp)
         names = sorted({end.node for qp in self.queue_pairs for end in (qp.src, qp.dst)}, key=lambda n: int(n[3:]))
         self.sockets: dict[str, socket.socket] = {}
         self.processes: list[subprocess.Popen[bytes]] = []
         self._name_by_fd: dict[int, str] = {}
         self.poller = select.epoll()
+        by_server: dict[str, list[str]] = {}
         for name in names:
-            self._start(name, log)
-        self._open(names, scale, scenario.transport)
+            by_server.setdefault(network.fabric.gpu_by_name[name].server, []).append(name)
+        for gpus in by_server.values():
+            self._start(gpus, log)
+        self._open(names)
 
-    def _start(self, name: str, log: IO[bytes]) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def _start(self, gpus: Sequence[str], log: IO[bytes]) -> None:
+        """One process for the GPUs of a server. It makes its sockets in their network namespaces."""
+        inherited: list[int] = []
         command = [sys.executable, "-I", "-S", str(AGENT)]
-        process = self.network.net[name].popen(command, stdin=theirs.fileno(), stdout=log, stderr=log)
-        theirs.close()
-        ours.settimeout(60)
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        self.sockets[name] = ours
-        self._name_by_fd[ours.fileno()] = name
-        self.processes.append(process)
-        self.poller.register(ours.fileno(), select.EPOLLIN)
+        for name in gpus:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            namespace = os.open(f"/proc/{self.network.node_pid(name)}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            inherited += [theirs.detach(), namespace]
+            command.append(f"{inherited[-2]}:{namespace}")
+            ours.settimeout(60)
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            self.sockets[name] = ours
+            self._name_by_fd[ours.fileno()] = name
+            self.poller.register(ours.fileno(), select.EPOLLIN)
+        self.processes.append(
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=inherited)
+        )
+        for fd in inherited:
+            os.close(fd)
 
-    def _open(self, names: Iterable[str], scale: Scale, transport: TransportSection) -> None:
+    def _open(self, names: Iterable[str]) -> None:
+        scale, transport = self.scale, self.transport
         window_frames, chunk_frames = transport.inflight_cap_frames, transport.chunk_frames
-        if self.paths.policy == "spray":  # the connections of a port pair share its cap, and each frame its path anew
+        if self.paths.policy == "spray" and not self._one_carries:
+            # The connections of a port pair share its cap, and each frame its path anew.
             a_port_pair = Counter((qp.src, qp.dst) for qp in self.queue_pairs)
             window_frames = max(MIN_WINDOW_FRAMES, window_frames // max(a_port_pair.values()))
             chunk_frames = 1
@@ -104,21 +134,27 @@ class AgentPool:
             self._order(
                 name,
                 op="open",
+                kind=transport.kind,
                 listen=[port.ip for port in self.network.fabric.gpu_by_name[name].ports],
                 port=QP_SERVER_PORT,
                 cc=transport.congestion_control,
                 window_bytes=window_frames * scale.mss_bytes,
                 chunk_bytes=chunk_frames * scale.mss_bytes,
                 frame_bytes=scale.mss_bytes,
+                pacing_bytes_per_s=round(
+                    scale.rate_bps(scale.goodput_gbps(transport.pacing_gbps)) / 8 if transport.pacing_gbps else 0
+                ),
             )
         for name in names:
             self._answer(name)
         wanted: dict[str, list[list[object]]] = {}
         for number, qp in enumerate(self.queue_pairs):
             wanted.setdefault(qp.src.node, []).append(self._next_turn(number))
-        for name, qps in wanted.items():
-            for at in range(0, len(qps), 500):
-                self._order(name, op="connect", port=QP_SERVER_PORT, qps=qps[at : at + 500])
+        for at in range(0, max(map(len, wanted.values()), default=0), ROWS_AN_ORDER):  # all agents at a time
+            batch = {name: rest for name, qps in wanted.items() if (rest := qps[at : at + ROWS_AN_ORDER])}
+            for name, qps in batch.items():
+                self._order(name, op="connect", port=QP_SERVER_PORT, qps=qps)
+            for name in batch:
                 self._answer(name)
 
     def _order(self, name: str, **message: object) -> None:
@@ -143,7 +179,10 @@ class AgentPool:
     def send(self, transfer_id: int, src_gpu: str, dst_gpu: str, payload_bytes: int) -> None:
         """Start a handoff, striped as the scenario's routing says."""
         lanes = self.lane_groups(src_gpu, dst_gpu)
-        self._order(src_gpu, op="send", id=transfer_id, bytes=payload_bytes, lanes=lanes)
+        number = self._number_of[transfer_id] = next(self._numbers)
+        self._transfer_of[number] = transfer_id
+        self._sent_bytes[number] = max(payload_bytes, LEAST_BYTES * len(lanes))
+        self._order(src_gpu, op="send", id=number, bytes=payload_bytes, lanes=lanes)
 
     def lane_groups(self, src_gpu: str, dst_gpu: str) -> list[list[int]]:
         """Groups of queue pairs with fixed shares; inside a group queue pairs pull as they drain."""
@@ -170,14 +209,13 @@ class AgentPool:
         self.failures_since.append((time.monotonic_ns(), failures))
         to_cut: dict[str, list[list[object]]] = {}
         to_connect: dict[str, list[int]] = {}
-        for (src, dst), ids in self._ids_by_pair.items():
+        for (src, dst), ids in list(self._ids_by_pair.items()):
             left = self.paths.queue_pairs(fabric, src, dst, failures)
             known = {self.queue_pairs[number]: number for number in ids}
             for qp in left:
-                if qp not in known:
-                    known[qp] = self._register(qp)
-                    ids.append(known[qp])
-                    self.cut.add(known[qp])  # until it is connected
+                if qp not in known and (number := self._register(qp)) is not None:
+                    known[qp] = number
+                    self.cut.add(number)  # until it is connected
             for qp, number in known.items():
                 flow = five_tuple(fabric, qp)
                 peer = qp.dst.node, flow.src_ip, flow.src_port
@@ -185,7 +223,7 @@ class AgentPool:
                     self.cut.add(number)
                     self._asked[peer] = number
                     to_cut.setdefault(qp.dst.node, []).append([flow.src_ip, flow.src_port, self._turns[number]])
-                elif qp in left and number in self.cut and not self._is_connecting(number):
+                elif qp in left and number in self.cut and number not in self._connecting:
                     if peer in self._asked:
                         self._came_back = True
                     else:
@@ -196,18 +234,22 @@ class AgentPool:
             self._connect(name, numbers)
         return sum(map(len, to_cut.values()))
 
-    def _register(self, qp: QueuePair) -> int:
-        number = len(self.queue_pairs)
-        self.queue_pairs.append(qp)
+    def _register(self, qp: QueuePair) -> int | None:
+        """Learn of a queue pair; its number, if it is one that carries (see `_one_carries`)."""
         flow = five_tuple(self.network.fabric, qp)
         self._by_addresses[qp.dst.node, flow.src_ip, flow.src_port] = qp
+        ports = self._source_ports.setdefault((qp.src, qp.dst), [])
+        if flow.src_port not in ports:
+            ports.append(flow.src_port)
+        if self._one_carries and qp.index:
+            return None
+        number = len(self.queue_pairs)
+        self.queue_pairs.append(qp)
+        self._ids_by_pair.setdefault((qp.src.node, qp.dst.node), []).append(number)
         return number
 
-    def _is_connecting(self, number: int) -> bool:
-        return any(number in batch for batches in self._connecting.values() for batch in batches)
-
     def _connect(self, name: str, numbers: list[int]) -> None:
-        self._connecting.setdefault(name, []).append(numbers)
+        self._connecting.update(numbers)
         self._order(name, op="connect", port=QP_SERVER_PORT, qps=[self._next_turn(number) for number in numbers])
 
     def _next_turn(self, number: int) -> list[object]:
@@ -215,7 +257,14 @@ class AgentPool:
         qp = self.queue_pairs[number]
         flow = five_tuple(self.network.fabric, qp)
         self._turns[number] = self._turns.get(number, 0) + 1
-        return [number, flow.src_ip, flow.src_port, flow.dst_ip, qp.dst.node, self._turns[number]]
+        row: list[object] = [number, flow.src_ip, flow.src_port, flow.dst_ip, qp.dst.node, self._turns[number]]
+        if self.transport.kind == "udp":
+            fabric = self.network.fabric
+            frame_s = self.scale.frame_time_wall_s(fabric.port(qp.src.node, qp.src.port).gbps)
+            hops = len(self.paths.path(fabric, qp, self._failures).switches)
+            ports = self._source_ports[qp.src, qp.dst] if self._one_carries else [flow.src_port]
+            row.append({"ports": ports, "frame_ns": round(frame_s * 1e9), "hops": hops})
+        return row
 
     def _take_offsets(self, receiver: str, offsets: Iterable[tuple[str, int, int]]) -> None:
         """A receiver has said how far cut queue pairs got: their senders send the rest by others."""
@@ -231,7 +280,7 @@ class AgentPool:
 
     def drop(self, transfer_id: int, src_gpu: str) -> None:
         """Send no more of a handoff that was given up."""
-        self._order(src_gpu, op="drop", id=transfer_id)
+        self._order(src_gpu, op="drop", id=self._number_of[transfer_id])
 
     def poll(self, timeout_s: float) -> Iterator[Done]:
         """Handoffs that finished; waits at most `timeout_s`. Raises RunError when an agent failed."""
@@ -245,14 +294,46 @@ class AgentPool:
             elif message["ev"] == "moved":
                 self.moved_bytes += int(str(message["bytes"]))
             elif message["ev"] == "connected":
-                self.cut -= set(self._connecting[name].pop(0))
+                self._has_connected([int(number) for number in message["qps"]])  # type: ignore[attr-defined]
+            elif message["ev"] == "corrupt":
+                self._complain(name, message)
+
+    def _has_connected(self, numbers: Sequence[int]) -> None:
+        """Queue pairs have a connection. A path may have gone again meanwhile."""
+        self.cut.difference_update(numbers)
+        self._connecting.difference_update(numbers)
+        fabric = self.network.fabric
+        if self._failures and any(
+            qp not in self.paths.queue_pairs(fabric, qp.src.node, qp.dst.node, self._failures)
+            for qp in map(self.queue_pairs.__getitem__, numbers)
+        ):
+            self.set_failures(self._failures)
+
+    def _complain(self, receiver: str, message: dict[str, object]) -> None:
+        number = int(str(message["id"]))
+        self._doubted.add(number)
+        ip, port = map(str, message["peer"])  # type: ignore[call-overload]
+        qp = self._by_addresses.get((receiver, ip, int(port)))
+        way = f"{ip}:{port} to {receiver}"
+        if qp:
+            way = f"{qp.src.node} port {qp.src.port} to {qp.dst.node} port {qp.dst.port}, index {qp.index}"
+        transfer = self._transfer_of.get(number, "that nobody sent")
+        self.complaints.append(f"transfer {transfer}, queue pair {way}, offset {message['offset']}: {message['text']}")
 
     def _done(self, receiver: str, message: dict[str, object]) -> Done:
         parts = tuple(
             Part(self._by_addresses[receiver, str(ip), int(port)], int(size), int(t_ns))
             for ip, port, size, t_ns in message["parts"]  # type: ignore[attr-defined]
         )
-        return Done(int(str(message["id"])), int(str(message["t_ns"])), parts)
+        number = int(str(message["id"]))
+        arrived, sent = sum(part.payload_bytes for part in parts), self._sent_bytes.pop(number, None)
+        if arrived != sent:
+            self.complaints.append(
+                f"transfer {self._transfer_of[number]}: {arrived} bytes arrived at {receiver}, {sent} were sent"
+            )
+        elif number not in self._doubted:
+            self.verified += 1
+        return Done(self._transfer_of[number], int(str(message["t_ns"])), parts)
 
     def transfer_alone(self, src_gpu: str, dst_gpu: str, payload_bytes: int, timeout_s: float) -> float:
         """Wall seconds of one handoff on the idle fabric. Raises RunError after `timeout_s`."""
@@ -265,19 +346,23 @@ class AgentPool:
         raise RunError(f"a lone transfer {src_gpu} -> {dst_gpu} did not arrive within {timeout_s:.0f} s")
 
     def statistics(self) -> dict[str, float]:
-        """TCP retransmissions, CPU seconds and handoffs half arrived, summed over agents.
+        """Packets sent again, CPU seconds and handoffs half arrived, summed over agents.
 
         Reports of handoffs that come meanwhile are lost. When every handoff has been reported, one that is half arrived
         is made of bytes that came twice.
         """
-        totals = {"retransmits": 0.0, "cpu_s": 0.0, "half_arrived": 0.0}
+        totals = {"retransmits": 0.0, "half_arrived": 0.0}
+        cpu_s: dict[object, tuple[float, float]] = {}  # by process: all, in the kernel
         for name in self.sockets:
             self._order(name, op="stats")
             while (message := self._answer(name))["ev"] != "stats":
-                pass
+                if message["ev"] == "corrupt":
+                    self._complain(name, message)
             for key in totals:
                 totals[key] += float(str(message[key]))
-        return totals
+            cpu_s[message["pid"]] = float(str(message["cpu_s"])), float(str(message["kernel_s"]))
+        total, kernel = (sum(one) for one in zip(*cpu_s.values(), strict=True))
+        return {**totals, "cpu_s": total, "kernel_s": kernel}
 
     def close(self) -> None:
         """End the agents: they leave when their socket closes."""

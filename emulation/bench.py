@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from emulation import bench_agents
 from emulation.launch import run
 from emulation.machine import SAFE_SHARE, measure
 from emulation.meta import cpu_model
@@ -83,7 +84,9 @@ def _figures(path: Path, wall_s: float) -> dict[str, tuple[str, str]]:
 
 if __name__ == "__main__":
     try:
-        sys.exit(bench(Console(width=None if sys.stdout.isatty() else 120)))
+        shown = Console(width=None if sys.stdout.isatty() else 120)
+        code = bench(shown)
+        sys.exit(code or (0 if bench_agents.table(shown) else 1))
     except TestbedError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)

@@ -19,7 +19,7 @@ from emulation.network import MANAGEMENT_IP, OPENFLOW_PORTS
 from emulation.openflow_polls import Polls
 from scenario.errors import RunError
 from scenario.models import Scenario
-from topologies.paths import QueuePair
+from topologies.paths import TCP, UDP, QueuePair
 
 #: State of a listening socket in /proc/net/tcp (include/net/tcp_states.h).
 _LISTEN = "0A"
@@ -32,6 +32,8 @@ def make_plan(scenario: Scenario, queue_pairs: Iterable[QueuePair]) -> Plan:
         seed=scenario.seed,
         planned=tuple(dict.fromkeys(queue_pairs)),
         detour=scenario.routing.detour,
+        # The link check's flows are TCP whatever carries the handoffs.
+        protocols=(TCP, UDP) if scenario.transport.kind == "udp" else (TCP,),
     )
 
 

@@ -51,7 +51,7 @@ def collect(
         "striping": scenario.routing.striping,
         "bundle": scenario.fabric.bundle if scenario.fabric.kind == "zcube" else None,
         "policy": scenario.policy,
-        "congestion_control": scenario.transport.congestion_control,
+        "congestion_control": scenario.transport.congestion_control if scenario.transport.kind == "tcp" else "swift",
         "inflight_cap_frames": scenario.transport.inflight_cap_frames,
         "queue_limit_frames": {
             "nic": network.queue_limit_frames(some_gpu.name),

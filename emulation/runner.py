@@ -29,6 +29,7 @@ from emulation.agents import AgentPool
 from emulation.capture import Captures
 from emulation.control import Controller, make_plan
 from emulation.faults import FaultPlayer
+from emulation.iperf import IperfPlayer, iperf_streams
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
 from emulation.losses import Losses
 from emulation.network import EmulatedNetwork
@@ -45,9 +46,9 @@ from scenario.models import Scenario
 from scenario.scale import ACK_SHARE, Scale
 from scenario.wiring import as_wired
 from topologies.build import build
-from traffic.budget import Demand, demand
-from traffic.engine import Engine
-from traffic.shapes import planned_pairs
+from traffic.background import WithBackground
+from traffic.budget import Demand, demand, pairs_of
+from traffic.engines import make_engine
 from traffic.sources import make_source
 
 #: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
@@ -104,9 +105,11 @@ class Run:
         self.scale = Scale(settings.rate_factor, settings.dilation, settings.frame_bytes)
         self.fabric = build(scenario.fabric)
         self.source = make_source(scenario)
-        self.engine = Engine(scenario, self.source)
+        self.engine = make_engine(scenario, self.source)
         self.demand: Demand = demand(scenario, self.fabric, self.source)
-        self.pairs = planned_pairs(scenario)
+        self.pairs = pairs_of(scenario, self.source)
+        self.iperf_streams = iperf_streams(scenario, self.fabric)
+        self.background: list[dict[str, object]] = []
         self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
         self.keeper: ControllerKeeper | None = None
@@ -144,7 +147,8 @@ class Run:
         # Engine and agents are small and must be prompt; what is started from here on inherits it.
         os.setpriority(os.PRIO_PROCESS, 0, -15)
         self._step("opening queue pairs")
-        watch = None if self.scenario.paths.planned else ConnectionWatch(net)
+        paths = self.scenario.paths
+        watch = None if paths.planned else ConnectionWatch(net, paths.protocol)
         pool = AgentPool(net, self.queue_pairs, self.scale, self.scenario, self._log("agents"))
         self.ways = (
             watch.paths(self.queue_pairs)
@@ -248,19 +252,23 @@ class Run:
             sample_hz(self.scenario.fabric, self.scenario.telemetry, self.scale),
             self.scenario.telemetry.gpu_hz,
         )
+        if self.iperf_streams:  # nobody plans their paths: every switch may send
+            hz = {name: max(hz.values()) if name in self.fabric.switch_by_name else each for name, each in hz.items()}
         sampler = SamplerProcess(net, hz, self.folder / "ports.parquet", self.scale, self._log("sampler"))
         losses = Losses(net)
         captures = Captures(net, self.captured, self.folder / "pcap")
+        iperf = IperfPlayer(net, self.iperf_streams, self.scale)
         if self.polls:
             keeper.start_polls(self.polls)
         self._step("serving")
         start_ns = time.monotonic_ns() + 200_000_000
+        iperf.start_ns = start_ns
         sampler.start(start_ns)
         gc.collect()
         gc.freeze()  # what the set-up left is not looked at again while timers are due
         cpu = CpuClock()
         loop = ServingLoop(self.engine, pool, self.scale, start_ns)
-        if self.scenario.faults.events:
+        if self.scenario.faults.events or self.iperf_streams:
             loop.poll_s = 0.02
         shown = time.monotonic()
 
@@ -272,6 +280,7 @@ class Run:
         def progress(now: ServingLoop) -> None:
             nonlocal shown
             self.faults.step(pool)
+            iperf.step()
             keeper.step()
             if time.monotonic() - shown >= 0.5:
                 shown = time.monotonic()
@@ -280,6 +289,11 @@ class Run:
 
         loop.run(lambda: self.stop_asked, progress)
         cpu_share = cpu.busy_share()
+        self.background = iperf.finish()
+        if isinstance(self.engine, WithBackground):
+            self.background += self.engine.account()
+        if self.background:
+            self.events.write({"event": "background", "streams": self.background})
         keeper.finish(at_once=self.stop_asked)
         self.faults_not_reached = self.faults.finish()
         statistics_of_sampler = sampler.finish()
@@ -336,6 +350,8 @@ class Run:
                 if item.done is not None and item.order.transfer_id in reference and self._resolved(item.order.bytes)
             ],
             transfers_done=sum(item.done is not None for item in sent),
+            transfers_verified=loop.pool.verified - len(lone),
+            complaints=loop.pool.complaints,
             sampler=sampler,
             sampler_period_ms=1e3 / sample_hz(self.scenario.fabric, self.scenario.telemetry, self.scale),
             frame_time_ms=1e3 * self.scale.frame_time_wall_s(self.scenario.fabric.gpu_gbps),
@@ -343,6 +359,7 @@ class Run:
             report_lags_s=loop.report_lags_s,
             cpu_share=cpu_share,
             fault_events=len(self.scenario.faults.events) - len(self.faults_not_reached),
+            iperf_streams=len(self.iperf_streams),
             controller_restarts=keeper.restarts,
         )
         verdict = fidelity.judge(measured)
@@ -362,12 +379,13 @@ class Run:
                     self.scale,
                     net,
                     start_ns=loop.start_ns,
-                    window_s=self.demand.window_s,
+                    window_s=self.engine.window_s or self.demand.window_s,
                     controller=controller.status(),
                 ),
                 "interrupted": self.stop_asked,
                 "cabling": self.cabling,
                 "faults_not_reached": self.faults_not_reached,
+                "background": self.background,
                 "controller_restarts": [asdict(restart) for restart in keeper.restarts],
             },
         )

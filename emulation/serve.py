@@ -20,7 +20,7 @@ from traffic.actions import (
     TimerKey,
     TransferDone,
 )
-from traffic.engine import Engine
+from traffic.player import Player
 
 _POLL_S = 0.2
 
@@ -38,7 +38,7 @@ class SentTransfer:
 class ServingLoop:
     """Carries out the engine's actions and feeds it events. `start_ns` is model time 0."""
 
-    engine: Engine
+    engine: Player
     pool: AgentPool
     scale: Scale
     start_ns: int

@@ -18,7 +18,7 @@ from emulation.network import EmulatedNetwork
 from emulation.probe_path import Sighting, follow
 from scenario.errors import RunError
 from topologies.fabric import End
-from topologies.paths import QP_SERVER_PORT, Path, QueuePair, five_tuple
+from topologies.paths import QP_SERVER_PORT, TCP, UDP, Path, QueuePair, five_tuple
 
 _ETH_P_ALL = 0x0003
 _PACKET_OUTGOING = 4
@@ -26,10 +26,18 @@ _SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33
 _RECEIVE_BYTES = 16 << 20
 #: Classic BPF, (code, jump if true, jump if false, operand): IPv4 and TCP, without IP options, with SYN and not ACK.
 #: The offsets are those of Ethernet (14 B) and IPv4 (20 B).
-_FIRST_SYN = (
+_FIRST_OF_TCP = (
     (0x28, 0, 0, 12), (0x15, 0, 6, 0x0800),
     (0x30, 0, 0, 23), (0x15, 0, 4, 6),
     (0x30, 0, 0, 47), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02),
+    (0x06, 0, 0, 0xFFFF), (0x06, 0, 0, 0),
+)  # fmt: skip
+#: IPv4 and UDP to the queue pairs' port, without IP options, with the psn of a hello (`traffic.datagrams`).
+_FIRST_OF_UDP = (
+    (0x28, 0, 0, 12), (0x15, 0, 7, 0x0800),
+    (0x30, 0, 0, 23), (0x15, 0, 5, 17),
+    (0x28, 0, 0, 36), (0x15, 0, 3, QP_SERVER_PORT),
+    (0x20, 0, 0, 46), (0x15, 0, 1, 0xFFFFFFFF),
     (0x06, 0, 0, 0xFFFF), (0x06, 0, 0, 0),
 )  # fmt: skip
 
@@ -75,11 +83,11 @@ class Watch:
 
 
 class ConnectionWatch:
-    """Follows the first packet of each connection (SYN) while connections are opened."""
+    """Follows the first packet of each queue pair (SYN, or hello) while they are opened."""
 
-    def __init__(self, net: EmulatedNetwork) -> None:
+    def __init__(self, net: EmulatedNetwork, protocol: int = TCP) -> None:
         self._net = net
-        self._watch = Watch(net, _FIRST_SYN)
+        self._watch = Watch(net, _FIRST_OF_UDP if protocol == UDP else _FIRST_OF_TCP)
 
     def paths(self, queue_pairs: Iterable[QueuePair]) -> Mapping[QueuePair, Path]:
         """The path on which each queue pair was opened; ends the watch. Raises RunError for one not seen whole.

@@ -48,6 +48,10 @@ REQUESTS = pa.schema(
         ("recomputed_tokens", pa.int64()),  # prefilled again after a failed handoff
         ("kv_bytes_sent", pa.int64()),  # model bytes handed to the network for it, repeats included
         ("kv_bytes_wasted", pa.int64()),  # of these, in transfers that were cancelled
+        ("operation", pa.string()),  # without serving a row is a message; null where requests are served
+        ("ranks", pa.int32()),  # GPUs that take part in it
+        ("message_bytes", pa.int64()),  # its size S as nccl-tests define it
+        ("bus_factor", pa.float64()),  # bus bandwidth = S / time * this
         *[(f"t_{stage}_s", pa.float64()) for stage in STAGES],
     ]
 )
@@ -69,7 +73,10 @@ TRANSFERS = pa.schema(
         ("ideal_s", pa.float64()),  # duration in the max-min replay of the actual transfers
         ("isolated_s", pa.float64()),  # duration of the whole handoff alone on the fabric
         ("attempt", pa.int32()),
-        ("kind", pa.string()),  # kv (a handoff or a part of one) | prefix (a remote prefix read) | ep | flow
+        (
+            "kind",
+            pa.string(),
+        ),  # kv (a handoff or part of one) | prefix (a remote prefix read) | ep | flow | background
         ("piece", pa.int32()),  # of the handoff: what left together
         ("status", pa.string()),  # ok | unfinished
     ]

@@ -13,6 +13,7 @@ def scenario_sha256(scenario: Scenario) -> str:
 
 
 def workload_sha256(scenario: Scenario) -> str:
-    """Hash of what decides the requests: workload, serving and seed (not the fabric or the scale)."""
-    parts = (scenario.workload.model_dump_json(), scenario.serving.model_dump_json(), str(scenario.seed))
+    """Hash of what decides the requests: workload, serving, background and seed (not the fabric or the scale)."""
+    parts = [scenario.workload.model_dump_json(), scenario.serving.model_dump_json(), str(scenario.seed)]
+    parts += [item.model_dump_json() for item in scenario.background]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

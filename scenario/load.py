@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from scenario.background_section import BACKGROUND_TAGS
 from scenario.errors import InputError, cut
 from scenario.fault_names import check_events
 from scenario.models import (
@@ -26,6 +27,7 @@ from topologies.build import build
 #: Value of a section's `kind` -> its model; pydantic names these in the location of an error.
 _TAGGED: Mapping[str, type[BaseModel]] = {
     **TAGS,
+    **BACKGROUND_TAGS,
     "swap": SwapFault,
     "wrong_port": WrongPortFault,
     "missing": MissingFault,

@@ -10,12 +10,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from scenario.background_section import BackgroundItem
 from scenario.fabric_section import FabricSection, RoutingSection
 from scenario.faults_section import FaultEvent, FaultsSection, Miscable, MissingFault, SwapFault, WrongPortFault
 from scenario.section import Section
 from scenario.serving_section import ServingSection
 from scenario.workload_section import CodingAgentWorkload, Workload
-from topologies.paths import POLICIES, default_policy
+from topologies.paths import POLICIES, TCP, UDP, default_policy
 from topologies.routing import Routing
 
 __all__ = [
@@ -52,7 +53,13 @@ class ScaleSection(Section):
 class TransportSection(Section):
     """The transport that stands for RDMA."""
 
-    congestion_control: Literal["reno", "bbr", "cubic"] = Field("reno", description="set on each socket")
+    kind: Literal["tcp", "udp"] = Field(
+        "tcp", description="tcp: a connection per queue pair; udp: paced datagrams, selective repair, Swift"
+    )
+    congestion_control: Literal["reno", "bbr", "cubic"] = Field("reno", description="tcp: set on each socket")
+    pacing_gbps: float | None = Field(
+        None, gt=0, le=6400, description="line rate that one queue pair sends at most, headers included; default: none"
+    )
     inflight_cap_frames: int = Field(16, ge=2, le=1024, description="frames in flight per connection at most")
     chunk_frames: int = Field(4, ge=1, le=64, description="what a port pulls at a time under adaptive striping")
     asic_buffer_frames: int = Field(16384, ge=64, description="queue limit of one switch ASIC, shared by its ports")
@@ -80,6 +87,7 @@ class Scenario(Section):
     transport: TransportSection = TransportSection()
     telemetry: TelemetrySection = TelemetrySection()
     faults: FaultsSection = FaultsSection()
+    background: tuple[BackgroundItem, ...] = Field((), max_length=100, description="traffic beside the workload")
 
     @model_validator(mode="after")
     def _servers_fit(self) -> Scenario:
@@ -118,4 +126,5 @@ class Scenario(Section):
     @property
     def paths(self) -> Routing:
         """What decides queue pairs and paths."""
-        return Routing(self.policy, self.routing.queue_pairs, self.seed, self.routing.detour)
+        protocol = UDP if self.transport.kind == "udp" else TCP
+        return Routing(self.policy, self.routing.queue_pairs, self.seed, self.routing.detour, protocol)

@@ -125,5 +125,7 @@ class ServingSection(Section):
     handoff_retries: int = Field(2, ge=0, le=100, description="how often, before the request has failed")
     client_cancel_share: float = Field(0.0, ge=0, le=1, description="share of requests that clients give up")
     client_cancel_mean_s: float = Field(10.0, gt=0, le=1e6, description="mean time from arrival until they do")
+    slo_ttft_ms: float | None = Field(None, gt=0, le=1e9, description="promised time to first token, without tenants")
+    slo_tpot_ms: float | None = Field(None, gt=0, le=1e9, description="promised time per output token")
     tenants: tuple[Tenant, ...] = Field((), max_length=1000, description="customers and their objectives")
     ep_background: ExpertParallel | None = Field(None, description="expert-parallel traffic of decode on the same NICs")

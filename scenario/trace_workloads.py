@@ -56,6 +56,9 @@ class TransfersWorkload(TraceWorkload):
     """A recorded transfer log (time_s, src_gpu, dst_gpu, bytes, request): each row is one handoff."""
 
     kind: Literal["transfers"] = "transfers"
+    direct: bool = Field(
+        False, description="play the rows as flows at their times, without serving (docs/collectives.md)"
+    )
 
 
 class RoutingWorkload(TraceWorkload):

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from scenario.flow_workloads import CollectiveWorkload, FlowWorkload, MatrixWorkload
 from scenario.section import Section
 from scenario.synthetic_workloads import (
     BurstWorkload,
@@ -54,9 +55,17 @@ Workload = Annotated[
     | TransfersWorkload
     | RoutingWorkload
     | SyntheticWorkload
-    | BurstWorkload,
+    | BurstWorkload
+    | CollectiveWorkload
+    | MatrixWorkload,
     Field(discriminator="kind"),
 ]
+
+
+def without_serving(workload: Workload) -> bool:
+    """Whether a workload is played as flows: no gateway, no prefill and decode timers, no tokens."""
+    return isinstance(workload, FlowWorkload) or (isinstance(workload, TransfersWorkload) and workload.direct)
+
 
 #: Kinds that replay a file: what `--trace-format` offers, by name.
 REPLAYS: dict[str, type[TraceWorkload] | type[SessionsWorkload]] = {
@@ -75,6 +84,8 @@ TAGS: dict[str, type[Section]] = {
     **REPLAYS,
     "synthetic": SyntheticWorkload,
     "burst": BurstWorkload,
+    "collective": CollectiveWorkload,
+    "matrix": MatrixWorkload,
     "poisson": PoissonArrivals,
     "gamma": GammaArrivals,
     "servegen": ServeGenArrivals,

@@ -22,7 +22,7 @@ from traffic.actions import (
     TransferDone,
     event_order,
 )
-from traffic.engine import Engine
+from traffic.player import Player
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Sent:
 class VirtualTime:
     """Carries out the engine's actions and feeds it events until every measured request has its first token."""
 
-    def __init__(self, engine: Engine, network: FluidNetwork, plan: Callable[[StartTransfer], Transfer]) -> None:
+    def __init__(self, engine: Player, network: FluidNetwork, plan: Callable[[StartTransfer], Transfer]) -> None:
         """`plan` says over which lanes an order goes; it is called once an order, in the order of submission."""
         self._engine, self._network, self._plan = engine, network, plan
         self._timers: list[tuple[tuple[float, int, int], Event]] = []

@@ -43,7 +43,7 @@ from topologies.fluid import (
 )
 from traffic.actions import StartTransfer
 from traffic.budget import demand
-from traffic.engine import Engine
+from traffic.engines import make_engine
 from traffic.sources import make_source
 
 
@@ -80,12 +80,12 @@ def simulate(scenario: Scenario, *, infinite_core: bool = False, goodput_share: 
     began = time.monotonic()
     fabric = build(scenario.fabric)
     source = make_source(scenario)
-    engine = Engine(scenario, source)
+    engine = make_engine(scenario, source, iperf3_as_flows=True)
     whole = core_capacities(fabric) if infinite_core else capacities(fabric)
     rates = {name: rate * goodput_share for name, rate in whole.items()}
     run = VirtualTime(engine, FluidNetwork(rates), planner(scenario, fabric, infinite_core=infinite_core))
     end_s = run.run()
-    window_s = demand(scenario, fabric, source).window_s
+    window_s = engine.window_s or demand(scenario, fabric, source).window_s
     if not window_s[1] > window_s[0]:
         # One measured arrival, or none that is planned: count over the whole run, which is never empty.
         window_s = (0.0, end_s)

@@ -1,6 +1,6 @@
 """Runs inside a sandbox: switches and cables fail one after the other while handoffs are under way.
 
-    python tests/emulated_faults.py FABRIC SDN
+    python tests/emulated_faults.py FABRIC SDN TRANSPORT
 
 Handoffs go between random GPU pairs all the time. When a fault has reached the agents, every GPU pair sends one more:
 those that `queue_pairs` says are joined must get it, and all that was sent before, while the fault lasts; the others
@@ -23,7 +23,7 @@ from emulation.faults import FaultPlayer, links_of
 from emulation.netns import write_sysctls
 from emulation.sandbox import STATE_DIR
 from scenario.fabric_spec import section_from_text
-from scenario.models import FaultEvent, FaultsSection, Scenario
+from scenario.models import FaultEvent, FaultsSection, Scenario, TransportSection
 from scenario.scale import Scale
 from topologies.build import build
 from topologies.fabric import Fabric
@@ -185,16 +185,20 @@ class FaultRun:
         self.player.finish()
         self.until("after the storm: agents know", lambda: not self.agents_know)
 
-    def finish(self) -> None:
-        """Every pair once more; then all that was sent must have arrived."""
+    def finish(self, planned: int) -> None:
+        """Every pair once more; then all that was sent must have arrived, and every queue pair be connected again."""
         handoffs = self.handoffs
         self.arrived("the whole fabric again", {handoffs.send(pair, PROBE_BYTES) for pair in handoffs.pairs})
         self.keep_moving = False
         self.arrived("the last handoffs", set(handoffs.open))
+        self.until("every queue pair is back", lambda: not any(number in self.pool.cut for number in range(planned)))
 
 
-def main(text: str, sdn: str) -> dict[str, object]:
-    scenario = Scenario(fabric=section_from_text(text))
+def main(text: str, sdn: str, transport: str) -> dict[str, object]:
+    scenario = Scenario(
+        fabric=section_from_text(text),
+        transport=TransportSection(kind=transport),  # type: ignore[arg-type]
+    )
     fabric = build(scenario.fabric)
     planned = list(walk_all_pairs(fabric))
     network.make_management_bridge()
@@ -209,13 +213,13 @@ def main(text: str, sdn: str) -> dict[str, object]:
         run = FaultRun(net, controller, pool)
         run.play()
         run.storm()
-        run.finish()
+        run.finish(len(planned))
         left = pool.statistics()
         pool.close()
         repairs = controller.status()["repairs"]
         controller.close()
     return {
-        "wrong": run.handoffs.wrong,
+        "wrong": run.handoffs.wrong + pool.complaints,
         "faults": len(run.faults),
         "handoffs": len(run.handoffs.sent),
         "handoffs_hit": run.handoffs_hit,
@@ -230,4 +234,4 @@ def main(text: str, sdn: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2])), flush=True)
+    print(json.dumps(main(*sys.argv[1:4])), flush=True)

@@ -1,6 +1,6 @@
 """Runs inside a sandbox: handoffs under a policy, and the bytes that every port then has sent.
 
-python tests/emulated_policies.py FABRIC POLICY
+python tests/emulated_policies.py FABRIC POLICY TRANSPORT
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from emulation.qdisc_dump import decode
 from emulation.sandbox import STATE_DIR
 from emulation.watch import ConnectionWatch
 from scenario.fabric_spec import section_from_text
-from scenario.models import RoutingSection, Scenario
+from scenario.models import RoutingSection, Scenario, TransportSection
 from scenario.scale import Scale
 from topologies.build import build
 from topologies.fabric import End
@@ -37,8 +37,12 @@ def sent_bytes(counters: Counters) -> Counter[End]:
     return found
 
 
-def main(text: str, policy: str) -> dict[str, object]:
-    scenario = Scenario(fabric=section_from_text(text), routing=RoutingSection(policy=policy))  # type: ignore[arg-type]
+def main(text: str, policy: str, transport: str) -> dict[str, object]:
+    scenario = Scenario(
+        fabric=section_from_text(text),
+        routing=RoutingSection(policy=policy),  # type: ignore[arg-type]
+        transport=TransportSection(kind=transport),  # type: ignore[arg-type]
+    )
     fabric, routing, scale = build(scenario.fabric), scenario.paths, Scale(1e-4, 1.0, 9000)
     pairs = [qp for pair in PAIRS for qp in routing.queue_pairs(fabric, *pair)]
     network.make_management_bridge()
@@ -47,7 +51,7 @@ def main(text: str, policy: str) -> dict[str, object]:
         net = network.build(fabric, network.EmulatedRates(scale.rate_bps(1), 9000, 4096))
         network.start_switches(net)
         controller.wait_confirmed()
-        watch = ConnectionWatch(net)
+        watch = ConnectionWatch(net, routing.protocol)
         pool = AgentPool(net, pairs, scale, scenario, log)
         seen = watch.paths(pairs)
     counters = Counters(net)
@@ -74,6 +78,8 @@ def main(text: str, policy: str) -> dict[str, object]:
     planned = {qp: routing.path(fabric, qp).egress for qp in pairs}
     return {
         "handoffs": handoffs,
+        "complaints": pool.complaints,
+        "verified": pool.verified,
         "connections": len(pairs),
         "as_planned": sum(planned[qp] == seen[qp].egress for qp in pairs),
         "paths": len({seen[qp].egress for qp in pairs}),
@@ -81,4 +87,4 @@ def main(text: str, policy: str) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], sys.argv[2])), flush=True)
+    print(json.dumps(main(*sys.argv[1:4])), flush=True)

@@ -14,18 +14,25 @@ pytestmark = [pytest.mark.root, needs_root]
 
 
 @pytest.mark.parametrize(
-    ("text", "sdn", "switches"),
+    ("text", "sdn", "transport", "switches"),
     [
-        ("zcube:gpus=16,asic_ports=4", "ryu", 8),
-        ("zcube:gpus=16,asic_ports=8,gpus_per_switch=8", "os-ken", 4),  # GPUs with both switches in common: stand-ins
-        ("roft:gpus=16,asic_ports=8", "ryu", 6),
+        ("zcube:gpus=16,asic_ports=4", "ryu", "tcp", 8),
+        (
+            "zcube:gpus=16,asic_ports=8,gpus_per_switch=8",
+            "os-ken",
+            "tcp",
+            4,
+        ),  # GPUs with both switches in common: stand-ins
+        ("roft:gpus=16,asic_ports=8", "ryu", "tcp", 6),
+        ("zcube:gpus=16,asic_ports=8,gpus_per_switch=8", "ryu", "udp", 4),
+        ("roft:gpus=16,asic_ports=8", "ryu", "udp", 6),
     ],
-    ids=["zcube", "zcube-wide", "roft"],
+    ids=["zcube", "zcube-wide", "roft", "zcube-wide-udp", "roft-udp"],
 )
-def test_no_handoff_is_lost_whatever_fails(tmp_path: Path, text: str, sdn: str, switches: int) -> None:
+def test_no_handoff_is_lost_whatever_fails(tmp_path: Path, text: str, sdn: str, transport: str, switches: int) -> None:
     with (
         open(tmp_path / "log", "wb") as log,
-        Sandbox(["tests/emulated_faults.py", text, sdn], stderr=log) as sandbox,
+        Sandbox(["tests/emulated_faults.py", text, sdn, transport], stderr=log) as sandbox,
     ):
         assert sandbox.process.stdout is not None
         output = sandbox.process.stdout.read()

@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.root, needs_root]
 
 from host_state import settled, snapshot  # noqa: E402
 
+from controller.status_socket import NAME as SOCKET_NAME  # noqa: E402
+from controller.status_socket import ask  # noqa: E402
 from emulation.sandbox import Sandbox  # noqa: E402
 from results.reader import RunFolder  # noqa: E402
 
@@ -220,9 +222,8 @@ def test_a_controller_that_dies_while_serving_is_replaced_and_the_run_goes_on(tm
         time.sleep(max(0.0, serving_s + 0.2 + FAULT_AT_S * dilation - 0.1 - time.monotonic()))
     else:
         time.sleep(2)
-    pid = pid_of("controller.launch", process)
-    assert pid is not None
-    os.kill(pid, signal.SIGKILL)
+    # By its own socket: another run on the machine has a controller too.
+    os.kill(int(ask(run.path / SOCKET_NAME)["host_pid"]), signal.SIGKILL)
     _, errors = process.communicate(timeout=120)
     assert process.returncode in (0, 1) and "Traceback" not in errors, errors
     assert run.fidelity()["valid"] == (process.returncode == 0)

@@ -13,39 +13,44 @@ from emulation.sandbox import Sandbox
 
 pytestmark = [pytest.mark.root, needs_root]
 
+BOTH = pytest.mark.parametrize("transport", ["tcp", "udp"])
 ROFT = "roft:gpus=16,asic_ports=8"
 
 
-def served(tmp_path: Path, fabric: str, policy: str) -> dict[str, Any]:
+def served(tmp_path: Path, fabric: str, policy: str, transport: str) -> dict[str, Any]:
     with (
         open(tmp_path / "log", "wb") as log,
-        Sandbox(["tests/emulated_policies.py", fabric, policy], stderr=log) as sandbox,
+        Sandbox(["tests/emulated_policies.py", fabric, policy, transport], stderr=log) as sandbox,
     ):
         assert sandbox.process.stdout is not None
         output = sandbox.process.stdout.read()
         code = sandbox.wait(10)
     assert code == 0, (tmp_path / "log").read_text()[-2000:]
     found: dict[str, Any] = json.loads(output)
+    assert found["complaints"] == [] and found["verified"] == len(found["handoffs"]) == 6
     for one in found["handoffs"]:
         assert one["off_by"] < 0.02, one
     return found
 
 
-def test_the_switches_own_hash_is_observed(tmp_path: Path) -> None:
-    found = served(tmp_path, ROFT, "ecmp_ovs")
+@BOTH
+def test_the_switches_own_hash_is_observed(tmp_path: Path, transport: str) -> None:
+    found = served(tmp_path, ROFT, "ecmp_ovs", transport)
     assert found["connections"] == 6
     assert all(len(one["parts"]) == 1 for one in found["handoffs"])
 
 
-def test_spray_uses_every_path_about_equally(tmp_path: Path) -> None:
-    found = served(tmp_path, ROFT, "spray")
+@BOTH
+def test_spray_uses_every_path_about_equally(tmp_path: Path, transport: str) -> None:
+    found = served(tmp_path, ROFT, "spray", transport)
     assert found["as_planned"] == found["connections"] == found["paths"] == 6 * 8
     for one in found["handoffs"]:
         assert len(one["parts"]) == 8
         assert max(one["parts"]) < 0.25 * sum(one["parts"])
 
 
-def test_shortest_uses_the_shared_switch(tmp_path: Path) -> None:
-    found = served(tmp_path, "zcube:gpus=16,asic_ports=4", "shortest")
+@BOTH
+def test_shortest_uses_the_shared_switch(tmp_path: Path, transport: str) -> None:
+    found = served(tmp_path, "zcube:gpus=16,asic_ports=4", "shortest", transport)
     assert found["as_planned"] == found["connections"]
     assert {len(one["parts"]) for one in found["handoffs"]} == {1, 2}

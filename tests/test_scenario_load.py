@@ -12,7 +12,7 @@ from scenario.errors import InputError
 from scenario.load import check_scenario, load_scenario, with_changes
 from scenario.models import Scenario
 from topologies.build import build
-from traffic.engine import Engine
+from traffic.engines import make_engine
 from traffic.sources import make_source
 
 EXPERIMENTS = Path(__file__).parent.parent / "experiments"
@@ -23,7 +23,7 @@ def test_every_experiment_loads_and_fits_every_fabric(path: Path) -> None:
     for label, scenario in arms(load_scenario(path)).items():
         assert scenario.name.endswith(label.lower().replace(" ", "-"))
         assert build(scenario.fabric).kind == scenario.fabric.kind
-        Engine(scenario, make_source(scenario))
+        make_engine(scenario, make_source(scenario))
 
 
 def test_arms_differ_in_nothing_but_fabric_and_name() -> None:

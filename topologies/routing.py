@@ -1,9 +1,10 @@
 """What decides the queue pairs of a handoff and their paths: rules, emulation, simulation and reference all ask here.
 
-`spray` gives each packet a new path. Connections cannot do that: TCP would take the reordering for loss. So a port pair
-has one connection for each of its equal paths, and a handoff leaves frame by frame over whichever drains: what adaptive
-per-packet routing does to the load on links. The source ports are chosen so that the seeded hash of `ecmp` puts each
-connection on a path of its own.
+`spray` gives each packet a new path. TCP connections cannot do that: TCP would take the reordering for loss. So a port
+pair has one connection for each of its equal paths, and a handoff leaves frame by frame over whichever drains: what
+adaptive per-packet routing does to the load on links. With UDP there is one queue pair, and each packet takes the next
+of its source ports. Either way the source ports are planned: they are chosen so that the seeded hash of `ecmp` puts
+each on a path of its own, and each is a `QueuePair` here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from topologies.fabric import Fabric, FabricError
-from topologies.paths import Path, QueuePair, check_policy, five_tuple, flow_path, path, queue_pairs, routes_of
+from topologies.paths import (
+    TCP,
+    Path,
+    QueuePair,
+    check_policy,
+    five_tuple,
+    flow_path,
+    path,
+    queue_pairs,
+    routes_of,
+)
 from topologies.routes import NONE, Failures
 
 #: Most connections of a sprayed port pair. Where there are more equal paths, the first so many that the hash gives.
@@ -25,12 +36,14 @@ _TRIES_PER_PATH = 1024
 @dataclass(frozen=True)
 class Routing:
     """`policy` None is the kind's own (`topologies.paths`); `per_port_pair` counts queue pairs; `seed` is that of the
-    hash; with `detour` a pair that failures cut off takes any way that is left, however long."""
+    hash; with `detour` a pair that failures cut off takes any way that is left, however long; `protocol` is in the
+    hash too."""
 
     policy: str | None = None
     per_port_pair: int = 1
     seed: int = 0
     detour: bool = False
+    protocol: int = TCP
 
     def check(self, fabric: Fabric) -> str:
         """The policy. Raises FabricError for one that the fabric does not have."""
@@ -51,11 +64,11 @@ class Routing:
 
     def path(self, fabric: Fabric, qp: QueuePair, failures: Failures = NONE) -> Path:
         """The planned path; under `ecmp_ovs` one that a hash could pick. Raises FabricError where there is none."""
-        return path(fabric, qp, self.seed, failures=failures, detour=self.detour)
+        return path(fabric, qp, self.seed, self.protocol, failures=failures, detour=self.detour)
 
     def _sprayed(self, fabric: Fabric, firsts: Iterable[QueuePair]) -> Iterator[QueuePair]:
         for first in firsts:
-            key = ("sprayed", self.seed, first)
+            key = ("sprayed", self.seed, self.protocol, first)
             found = fabric.memo.get(key)
             if found is None:
                 found = fabric.memo[key] = tuple(self._one_a_path(fabric, first))
@@ -73,7 +86,7 @@ class Routing:
             if len(seen) == wanted:
                 return
             qp = replace(first, index=index)
-            links = flow_path(fabric, qp.src, qp.dst, five_tuple(fabric, qp), self.seed).links
+            links = flow_path(fabric, qp.src, qp.dst, five_tuple(fabric, qp, self.protocol), self.seed).links
             if links not in seen:
                 seen.add(links)
                 yield qp

@@ -33,6 +33,7 @@ class TimerKind(IntEnum):
     CANCEL = 11
     TIMEOUT = 12
     EP_ROUND = 13
+    BACKGROUND = 14
 
 
 class TimerKey(NamedTuple):
@@ -56,7 +57,7 @@ class StartTransfer:
     """Send `bytes` (model bytes) now, and report `TransferDone` when the last one is at the receiver.
 
     `src_gpu` and `dst_gpu` own the NICs that carry it. `kind`: kv (a handoff), prefix (a remote prefix read), ep
-    (expert-parallel traffic), or flow (a workload without serving). `piece` counts what leaves together.
+    (expert-parallel traffic), flow (a workload without serving), or background. `piece` counts what leaves together.
     """
 
     transfer_id: int

@@ -6,9 +6,14 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from scenario.background_section import IperfBackground
+from scenario.errors import InputError
 from scenario.models import Scenario
 from scenario.scale import Scale, switch_hops_per_s
 from topologies.fabric import Fabric
+from traffic.background import background_pairs
+from traffic.flow_engine import crosses_fabric
+from traffic.flow_sources import FlowSource
 from traffic.kv import model_of
 from traffic.nic_map import nic_map
 from traffic.requests import Source
@@ -40,13 +45,8 @@ class Demand:
 
 def demand(scenario: Scenario, fabric: Fabric, source: Source) -> Demand:
     """Work it out from the plan and the fixed set of requests."""
-    pairs = planned_pairs(scenario)
-    model = model_of(scenario.serving)
-    measured = [r for r in source.requests if r.request_id in source.measured_ids]
-    delta = scenario.serving.transfer_content == "delta"
-    sent = (max(1, r.input_tokens - r.cached_tokens) if delta else r.input_tokens for r in measured)
-    median_bytes = statistics.median(map(model.kv_bytes, sent))
-    flows = _flows_of_one(scenario, int(median_bytes))
+    pairs = pairs_of(scenario, source)
+    median_bytes = _median_flow(scenario, source)
     routing = scenario.paths
     one = replace(routing, per_port_pair=1) if scenario.routing.qp_policy == "round_robin" else routing
     # A sprayed port pair counts once: the paths of its connections share the frames, one by one.
@@ -55,16 +55,67 @@ def demand(scenario: Scenario, fabric: Fabric, source: Source) -> Demand:
         for qp in one.queue_pairs(fabric, *pairs[0])
     }
     arrivals = [at for at, request in source.initial() if request.request_id in source.measured_ids]
+    paced = _paced(scenario)
     hops = max(
-        len(routing.path(fabric, qp).switches) for src, dst in pairs for qp in routing.queue_pairs(fabric, src, dst)
+        len(routing.path(fabric, qp).switches)
+        for src, dst in [*pairs, *paced]
+        for qp in routing.queue_pairs(fabric, src, dst)
     )
+    gpu_gbps = scenario.fabric.gpu_gbps
+    senders = {src for src, _ in pairs}
+    beside: dict[str, float] = {}  # iperf3 from NICs that send nothing else
+    for (src, _), gbps in paced.items():
+        if src not in senders:
+            beside[src] = min(gpu_gbps, beside.get(src, 0.0) + gbps)
     return Demand(
-        senders_gbps=scenario.fabric.gpu_gbps * len({src for src, _ in pairs}),
+        senders_gbps=gpu_gbps * len(senders) + sum(beside.values()),
         hops=hops,
-        median_transfer_bytes=float(statistics.median(flow.bytes for flow in flows)),
+        median_transfer_bytes=median_bytes,
         queue_pairs_per_transfer=len(pieces),
         window_s=_window_s(arrivals),
     )
+
+
+def pairs_of(scenario: Scenario, source: Source) -> list[tuple[str, str]]:
+    """Every (source NIC, destination NIC), by GPU, that agents need connections for, each once: those of the workload
+    first, then those of the background that are flows. Raises InputError where nothing crosses the fabric."""
+    if isinstance(source, FlowSource):
+        found = dict.fromkeys((f.src, f.dst) for f in source.plan.flows if crosses_fabric(scenario, f))
+        if not found:
+            raise InputError(
+                "workload.in_server", getattr(scenario.workload, "in_server", "nvlink"),
+                "no flow crosses the fabric: all stay in a server", "workload.in_server: fabric, or other GPUs",
+            )  # fmt: skip
+    else:
+        found = dict.fromkeys(planned_pairs(scenario))
+    for item in scenario.background:
+        if not isinstance(item, IperfBackground):
+            found |= dict.fromkeys(background_pairs(scenario, item))
+    return list(found)
+
+
+def _paced(scenario: Scenario) -> dict[tuple[str, str], float]:
+    """Pair -> Gb/s of iperf3 between them."""
+    found: dict[tuple[str, str], float] = {}
+    for item in scenario.background:
+        if isinstance(item, IperfBackground):
+            for pair in background_pairs(scenario, item):
+                found[pair] = found.get(pair, 0.0) + item.gbps
+    return found
+
+
+def _median_flow(scenario: Scenario, source: Source) -> float:
+    """Model bytes of the median flow that is measured."""
+    if isinstance(source, FlowSource):
+        measured_flows = (f for f in source.plan.flows if f.message in source.plan.measured_ids)
+        return float(statistics.median(f.size_bytes for f in measured_flows if crosses_fabric(scenario, f)))
+    model = model_of(scenario.serving)
+    measured = [r for r in source.requests if r.request_id in source.measured_ids]
+    delta = scenario.serving.transfer_content == "delta"
+    sent = (max(1, r.input_tokens - r.cached_tokens) if delta else r.input_tokens for r in measured)
+    median_bytes = statistics.median(map(model.kv_bytes, sent))
+    flows = _flows_of_one(scenario, int(median_bytes))
+    return float(statistics.median(flow.bytes for flow in flows))
 
 
 def _flows_of_one(scenario: Scenario, size: int) -> list[Flow]:

@@ -123,6 +123,11 @@ class Engine:
         """Rows of the `gpus` table: a row where a GPU's state changes; times of one GPU never decrease."""
         return list(self._states.rows)
 
+    @property
+    def window_s(self) -> tuple[float, float] | None:
+        """None: the window of a service is planned (`traffic.budget`)."""
+        return None
+
     # Timers
 
     def _on_timer(self, key: TimerKey, t_s: float) -> None:

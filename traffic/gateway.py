@@ -91,7 +91,7 @@ def objective(scenario: Scenario, request: Request) -> Objective:
     """The tenant that the workload names, or else one drawn by share for the whole session; and its objectives."""
     tenants = scenario.serving.tenants
     if not tenants:
-        return Objective(request.tenant)
+        return Objective(request.tenant, scenario.serving.slo_ttft_ms, scenario.serving.slo_tpot_ms)
     found = next((tenant for tenant in tenants if tenant.name == request.tenant), None)
     if found is None:
         at = uniform(scenario.seed, request.session_id, purpose="tenant") * sum(t.share for t in tenants)

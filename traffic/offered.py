@@ -32,10 +32,14 @@ _SOME_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Offered:
-    """Shares of capacity (1: full), and the stretch of model time that they are means over."""
+    """Shares of capacity (1: full), and the stretch of model time that they are means over.
+
+    `closed`: arrivals wait for answers, so that no queue grows without end whatever is offered.
+    """
 
     shares: dict[str, float]
     seconds: float
+    closed: bool
 
     @property
     def too_much(self) -> dict[str, float]:
@@ -44,7 +48,7 @@ class Offered:
 
     def sentence(self) -> str:
         """For a person; empty where everything keeps up."""
-        if not self.too_much:
+        if not self.too_much or self.closed:
             return ""
         parts = ", ".join(f"{name} {share:.2f}" for name, share in self.too_much.items())
         return (
@@ -56,6 +60,8 @@ class Offered:
 def offered(scenario: Scenario, source: Source) -> Offered:
     """Work it out from the whole fixed set of requests. Raises `InputError` for a layout that does not fit."""
     requests = source.requests
+    if not requests:  # messages without serving: no layout, and no rate of arrivals
+        return Offered({}, 0.0, closed=True)
     span_s = _span_s(scenario, source)
     model, serving = model_of(scenario.serving), scenario.serving
     prefills, decodes = prefill_instances(scenario), decode_targets(scenario)
@@ -78,7 +84,7 @@ def offered(scenario: Scenario, source: Source) -> Offered:
         "busiest NIC out": bytes_per_s * max(out.values()) / nic_bytes_per_s,
         "busiest NIC in": bytes_per_s * max(into.values()) / nic_bytes_per_s,
     }
-    return Offered(shares, span_s)
+    return Offered(shares, span_s, closed=len(source.initial()) < source.count)
 
 
 def _nics(scenario: Scenario) -> tuple[dict[str, float], dict[str, float], float]:

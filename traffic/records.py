@@ -167,5 +167,6 @@ class Live:
             "recomputed_tokens": self.recomputed_tokens,
             "kv_bytes_sent": self.bytes_sent,
             "kv_bytes_wasted": self.bytes_wasted,
+            **dict.fromkeys(("operation", "ranks", "message_bytes", "bus_factor")),  # of messages, without serving
             **{f"t_{stage}_s": self.instants.get(stage) for stage in STAGES},
         }

@@ -1,0 +1,117 @@
+"""`zcube run --find-rate`: the highest load that meets the objectives; simulation brackets it, emulation confirms."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pandas as pd
+from rich.table import Table
+
+from analysis.metrics import summarise
+from analysis.service import objectives
+from cli.app import err, out, print_json
+from cli.progress import RunProgress
+from emulation.launch import MACHINE_CHECK
+from emulation.launch import run as run_emulation
+from emulation.machine import measure
+from emulation.scaling import resolve
+from results.reader import RunFolder, Window
+from results.writer import create_folder, write_json
+from scenario.errors import InputError
+from scenario.models import Scenario
+from simulation.run import simulate
+from traffic.find_rate import loaded, require_objectives, search
+
+#: Emulated runs at most: each takes minutes.
+EMULATED_RUNS = 4
+#: From one emulated load to the next.
+STEP = 1.15
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One load. `rate_per_s`: measured requests a model second of the arrival window; `valid` None in simulation."""
+
+    factor: float
+    how: str
+    rate_per_s: float
+    attainment: float
+    valid: bool | None = None
+
+
+def find_rate(settings: Scenario, folder: Path, attainment: float, json: bool) -> int:
+    """Search, print every load that was tried and the answer. Returns 1 when no emulated run confirmed a load."""
+    require_objectives(settings)
+    if not 0 < attainment <= 1:
+        raise InputError("--attainment", attainment, "must be above 0 and at most 1")
+    tried: list[Tried] = []
+
+    def simulated(factor: float) -> bool:
+        found = simulate(loaded(settings, factor))
+        window = Window(*found.window_s)
+        figures = objectives(pd.DataFrame(found.requests), window)
+        measured = sum(not row["warmup"] for row in found.requests)
+        tried.append(Tried(factor, "simulated", measured / window.duration_s, float(figures["slo_attainment"])))
+        err.print(f"simulated at {factor:.3g} times the load: {tried[-1].attainment:.0%} met", highlight=False)
+        return tried[-1].attainment >= attainment
+
+    bracket = search(simulated)
+    create_folder(folder)
+    if bracket.met is None:  # not even an idle system meets them: emulated runs could only take longer to say so
+        _finish(tried, None, attainment, folder, json)
+        return 1
+    with RunProgress("this machine") as progress:
+        budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
+    met, factor, direction = None, bracket.met, 0
+    for _ in range(EMULATED_RUNS):
+        one = _emulated(loaded(settings, factor), factor, folder, budget)
+        tried.append(one)
+        good = one.valid is True and one.attainment >= attainment
+        if good and (met is None or factor > met.factor):
+            met = one
+        if direction and good == (direction < 0):  # the sides of the answer are known
+            break
+        direction = 1 if good else -1
+        factor *= STEP**direction
+    _finish(tried, met, attainment, folder, json)
+    return 0 if met is not None else 1
+
+
+def _emulated(scenario: Scenario, factor: float, folder: Path, budget_hops_per_s: float) -> Tried:
+    resolved = resolve({scenario.name: scenario}, budget_hops_per_s)[scenario.name]
+    path = folder / f"x{factor:.3g}"
+    with RunProgress(scenario.name) as progress:
+        ended = run_emulation(path, resolved, budget_hops_per_s, progress)
+    if ended.exit_code:
+        raise KeyboardInterrupt
+    run = RunFolder(path)
+    summary = summarise(run)
+    write_json(path / "summary.json", summary)
+    rate = summary["requests"] / run.window().duration_s
+    valid = run.fidelity()["valid"] is True
+    return Tried(factor, "emulated", rate, float(summary["slo_attainment"]), valid)
+
+
+def _finish(tried: list[Tried], met: Tried | None, attainment: float, folder: Path, json: bool) -> None:
+    write_json(folder / "find-rate.json", {"attainment": attainment, "tried": [asdict(one) for one in tried]})
+    if json:
+        answer = None if met is None else asdict(met)
+        print_json({"serviceable": answer, "attainment": attainment, "tried": [asdict(one) for one in tried]})
+        return
+    table = Table("load", "how", "requests a model s", "met their objectives", "run")
+    for one in tried:
+        verdict = "" if one.valid is None else ("valid" if one.valid else "INVALID")
+        table.add_row(f"{one.factor:.3g} x", one.how, f"{one.rate_per_s:.2f}", f"{one.attainment:.1%}", verdict)
+    out.print(table)
+    if met is None:
+        out.print(
+            f"No load met {attainment:.0%}: the objectives are out of reach of this scenario, or, where emulated runs"
+            f" are INVALID, the machine was busy. Results are in {folder}", highlight=False, markup=False,
+        )  # fmt: skip
+        return
+    out.print(
+        f"Serviceable: {met.rate_per_s:.2f} requests a model second ({met.factor:.3g} times the scenario's load), at"
+        f" which {met.attainment:.1%} met their objectives (wanted: {attainment:.0%}). One draw. Runs are in {folder}",
+        highlight=False, markup=False,
+    )  # fmt: skip

@@ -1,0 +1,412 @@
+"""Queue pairs as TCP connections. Standard library only.
+
+A handoff's bytes travel in chunks that begin with a header (which counts as handoff bytes). TCP_NOTSENT_LOWAT of one
+chunk is what makes queue pairs drain at the pace of the network rather than of the socket buffer. Towards the end of a
+share chunks get smaller, down to a frame: a whole last chunk would keep one port busy after the others, for a time that
+is nothing in a real handoff (a frame there is 4 kB of gigabytes) and would be 4 % of one of a hundred frames.
+
+When the path of a queue pair is gone, its receiver says how far it got in the stream (`offset`) and gives the
+connection up; the sender then sends what lies beyond over the other queue pairs given, or, where there are none, over
+the first of that GPU pair that is connected (again). Nothing is sent twice and nothing is lost. For that the receiver
+must never take one connection of a queue pair for another: a connection may exist at the sender alone (the end of its
+handshake was lost with the path), or wait to be accepted while the receiver is asked how far it got. So each begins
+with its number, `turn`, and one that comes to light after it was given up is dropped unread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+
+from traffic.agent_loop import Loop, Namespace
+from traffic.arrivals import Peer
+from traffic.endpoint import LEAST_BYTES, Endpoint, Share
+from traffic.endpoint import Sender as AnySender
+from traffic.pattern import LONGEST, content
+
+#: Total bytes, offset of the chunk in the transfer, transfer id, and bytes of this chunk with its header (upper 24
+#: bits) with bytes of it that do not count (a rest may be shorter than a header; lower 8 bits).
+HEADER = struct.Struct("!QQII")
+assert HEADER.size == LEAST_BYTES
+#: `bytes of this chunk` of the header that begins a connection: it has the turn in place of the total, and no bytes.
+_GREETING = 0
+_SIOCOUTQ = 0x5411
+#: Chunks that a sender remembers before it asks the kernel which have arrived.
+_REMEMBERED = 256
+_TCP_WINDOW_CLAMP, _TCP_NOTSENT_LOWAT, _SO_RCVBUFFORCE, _SO_MAX_PACING_RATE = 10, 25, 33, 47
+_READ_BYTES = 256 * 1024
+#: Receive buffer, in window clamps.
+_BUFFER_WINDOWS = 8
+_CONNECT_NS = 20_000_000_000
+
+
+def header(transfer: int, total: int, offset: int, size: int, uncounted: int = 0) -> bytes:
+    """The header of a chunk of `size` bytes, header included, of which `uncounted` (of the header) do not count."""
+    return HEADER.pack(total, offset, transfer, size << 8 | uncounted)
+
+
+def greeting(turn: int) -> bytes:
+    """What begins a connection."""
+    return HEADER.pack(turn, 0, 0, _GREETING)
+
+
+class Chunk:
+    """A chunk that was sent: where it begins in the stream, and what it carries."""
+
+    __slots__ = ("offset", "size", "start", "total", "transfer", "uncounted")
+
+    def __init__(self, start: int, transfer: int, total: int, offset: int, size: int, uncounted: int) -> None:
+        self.start, self.transfer, self.total, self.offset = start, transfer, total, offset
+        self.size, self.uncounted = size, uncounted
+
+    def lost(self, reached: int) -> Share | None:
+        """What of it the receiver, who got to `reached` in the stream, did not count."""
+        counted = 0 if reached - self.start < HEADER.size else min(reached - self.start, self.size) - self.uncounted
+        left = self.size - self.uncounted - counted
+        return Share(self.transfer, self.total, self.offset + counted, left, 1) if left > 0 else None
+
+
+class Sender(AnySender):
+    """One outgoing connection."""
+
+    def __init__(self, number: int, sock: socket.socket, turn: int) -> None:
+        super().__init__(number, turn)
+        self.sock = sock
+        self.unsent = memoryview(b"")
+        self.written = 0  # bytes of the stream that the socket has taken
+        self.chunks: deque[Chunk] = deque()
+
+    def forget_arrived(self, unread_bytes: int) -> None:
+        """Forget chunks that the peer's process has read: what its kernel has acknowledged, less what its receive
+        buffer may hold, which is gone when it gives the connection up."""
+        pending = struct.unpack("i", fcntl.ioctl(self.sock.fileno(), _SIOCOUTQ, b"\0" * 4))[0]
+        while self.chunks and self.chunks[0].start + self.chunks[0].size <= self.written - pending - unread_bytes:
+            self.chunks.popleft()
+
+
+class Receiver:
+    """One incoming connection: where in a chunk it is."""
+
+    __slots__ = ("at", "header", "left", "offset", "peer", "sock", "total", "transfer")
+
+    def __init__(self, sock: socket.socket, peer: Peer) -> None:
+        self.sock, self.peer = sock, peer
+        self.left = 0
+        self.transfer = self.total = 0
+        self.at = 0  # offset in the transfer of the next byte
+        self.header = b""
+        self.offset = 0  # bytes of the stream that were read
+
+
+class Batch:
+    """Queue pairs of one order that are being connected; reported together."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, tuple[Sender, str]] = {}  # queue pair -> sender, name for complaints
+        self.made: list[int] = []
+
+
+class TcpEndpoint(Endpoint):
+    """One GPU whose queue pairs are TCP connections."""
+
+    senders: dict[int, Sender]  # type: ignore[assignment]
+
+    def __init__(self, loop: Loop, control: socket.socket, namespace: Namespace) -> None:
+        super().__init__(loop, control, namespace)
+        self.receivers: dict[int, Receiver] = {}  # by file descriptor
+        self.listeners: dict[int, socket.socket] = {}
+        self.buffer = memoryview(bytearray(_READ_BYTES))
+        self.chunk_bytes = self.frame_bytes = 4096
+        self.congestion_control = b"reno"
+        self.window_bytes = self.pacing_bytes_per_s = 0
+        self.given_up: dict[Peer, int] = {}  # peer -> offset of a connection that is gone, until asked for
+        self.last_cut: dict[Peer, int] = {}  # peer -> turn of its last connection that was cut
+
+    def order_open(
+        self,
+        listen: list[str],
+        port: int,
+        cc: str,
+        window_bytes: int,
+        chunk_bytes: int,
+        frame_bytes: int,
+        pacing_bytes_per_s: int = 0,
+    ) -> None:
+        """Listen. `pacing_bytes_per_s` counts payload; 0: none."""
+        self.congestion_control, self.window_bytes = cc.encode(), window_bytes
+        self.chunk_bytes, self.frame_bytes = min(chunk_bytes, LONGEST), frame_bytes
+        self.pacing_bytes_per_s = pacing_bytes_per_s
+        for ip in listen:
+            sock = self.prepared()
+            sock.bind((ip, port))
+            sock.listen(1024)
+            self.listeners[sock.fileno()] = sock
+            self.loop.watch(sock.fileno(), select.EPOLLIN, lambda _, sock=sock: self.accept(sock))  # type: ignore[misc]
+        self.report(ev="open")
+
+    def order_connect(self, qps: list[list[object]], port: int) -> None:
+        """Connect queue pairs; reported when all have been, or have failed."""
+        batch = Batch()
+        for qp, src_ip, src_port, dst_ip, dst_gpu, turn, *_ in qps:
+            number = int(str(qp))
+            sock = self.prepared()
+            sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self.chunk_bytes)
+            if self.pacing_bytes_per_s:
+                sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("Q", self.pacing_bytes_per_s))
+            self.towards[number] = str(dst_gpu)
+            sender = Sender(number, sock, int(str(turn)))
+            text = f"queue pair {qp} {src_ip} -> {dst_ip}"
+            try:
+                sock.bind((src_ip, src_port))
+                sock.connect((dst_ip, port))
+            except BlockingIOError:
+                pass
+            except OSError as problem:
+                self.report(ev="error", text=f"{text}: {problem}")
+                sock.close()
+                continue
+            batch.waiting[number] = sender, text
+        for sender, _ in batch.waiting.values():
+            self.loop.watch(sender.sock.fileno(), select.EPOLLOUT, lambda _, s=sender: self.answered(s, batch))  # type: ignore[misc]
+        self.loop.call_at(time.monotonic_ns() + _CONNECT_NS, lambda: self.late(batch))
+        self.report_if_whole(batch)
+
+    def answered(self, sender: Sender, batch: Batch) -> None:
+        """The peer's kernel has said yes or no."""
+        fd = sender.sock.fileno()
+        self.loop.forget(fd)
+        _, text = batch.waiting.pop(sender.number)
+        code = sender.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            sender.sock.close()
+            self.report(ev="error", text=f"{text}: {os.strerror(code)}")
+        else:
+            self.senders[sender.number] = sender
+            self.loop.watch(fd, 0, lambda mask: self.on_event(sender, mask))
+            batch.made.append(sender.number)
+            self.offer_what_waited(sender.number)
+        self.report_if_whole(batch)
+
+    def late(self, batch: Batch) -> None:
+        """Give up what has not been answered."""
+        for sender, text in batch.waiting.values():
+            self.loop.forget(sender.sock.fileno())
+            sender.sock.close()
+            self.report(ev="error", text=f"{text}: timed out")
+        if batch.waiting:
+            batch.waiting.clear()
+            self.report_if_whole(batch)
+
+    def report_if_whole(self, batch: Batch) -> None:
+        if not batch.waiting:
+            self.adopt()
+            self.report(ev="connected", n=len(self.senders), qps=batch.made)
+
+    def prepared(self) -> socket.socket:
+        """A socket with our options; window clamp and buffers are inherited by accepted sockets."""
+        with self.namespace.entered():
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, self.congestion_control)
+        # A fixed, ample receive buffer turns window autotuning off, so that the clamp alone is the in-flight cap.
+        sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER_WINDOWS * self.window_bytes)
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
+        return sock
+
+    def accept(self, listener: socket.socket) -> bool:
+        """Take one incoming connection; False when there is none (more)."""
+        try:
+            sock, peer = listener.accept()
+        except BlockingIOError:
+            return False
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
+        receiver = self.receivers[sock.fileno()] = Receiver(sock, (peer[0], peer[1]))
+        self.loop.watch(sock.fileno(), select.EPOLLIN, lambda _: self.receive(receiver))
+        return True
+
+    def ready(self, sender: AnySender) -> None:
+        """Push when the socket can take something."""
+        assert isinstance(sender, Sender)
+        self.loop.change(sender.sock.fileno(), select.EPOLLOUT)
+
+    def on_event(self, sender: Sender, mask: int) -> None:
+        """A connection can take something, or broke."""
+        if mask & (select.EPOLLHUP | select.EPOLLERR):
+            self.lose(sender)
+        else:
+            self.push(sender)
+
+    def push(self, sender: Sender) -> None:
+        """Send one chunk, or what is left of one."""
+        if not sender.unsent:
+            group = sender.work()
+            if group is None:
+                sender.queue.clear()
+                self.loop.change(sender.sock.fileno(), 0)
+                return
+            self.draw(sender, group)
+        try:
+            sent = sender.sock.send(sender.unsent)
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            self.lose(sender, problem)
+            return
+        sender.written += sent
+        sender.unsent = sender.unsent[sent:]
+
+    def draw(self, sender: Sender, group: deque[Share]) -> None:
+        """Take the next chunk from the first share of a group."""
+        share = group[0]
+        fair = share.left // (2 * share.pullers) // self.frame_bytes * self.frame_bytes
+        counted = min(self.chunk_bytes, max(fair, self.frame_bytes), share.left)
+        if share.left - counted < HEADER.size:
+            counted = share.left  # no tail too short for a header
+        offset = share.offset
+        share.left -= counted
+        share.offset += counted
+        if not share.left:
+            group.popleft()
+        uncounted = max(0, HEADER.size - counted)
+        size = counted + uncounted
+        hello = b"" if sender.written else greeting(sender.turn)
+        body = content(share.transfer_id, offset + HEADER.size, size - HEADER.size)
+        sender.unsent = memoryview(hello + header(share.transfer_id, share.total, offset, size, uncounted) + body)
+        if len(sender.chunks) >= _REMEMBERED:
+            sender.forget_arrived(2 * _BUFFER_WINDOWS * self.window_bytes)  # the kernel doubles it
+        start = sender.written + len(hello)
+        sender.chunks.append(Chunk(start, share.transfer_id, share.total, offset, size, uncounted))
+
+    def order_cut_in(self, peers: list[list[object]]) -> None:
+        """Read what has arrived from these peers, say how far that is, and give the connections up."""
+        for listener in self.listeners.values():
+            while self.accept(listener):  # the kernel has acknowledged what such a connection brought
+                pass
+        by_peer = {receiver.peer: receiver for receiver in self.receivers.values()}
+        offsets = []
+        for ip, port, turn in peers:
+            peer = (str(ip), int(str(port)))
+            self.last_cut[peer] = int(str(turn))
+            receiver = by_peer.get(peer)
+            if receiver is not None:
+                while self.receive(receiver):
+                    pass
+                if receiver.sock.fileno() in self.receivers:
+                    self.give_up(receiver)
+            # Once: if the next connection never gets here, this one's offset is not its offset.
+            offsets.append([peer[0], peer[1], self.given_up.pop(peer, 0)])
+        self.report(ev="offsets", offsets=offsets)
+
+    def give_up(self, receiver: Receiver) -> None:
+        """Close an incoming connection and remember how far it got; a header that is not whole does not count."""
+        self.given_up[receiver.peer] = receiver.offset - len(receiver.header)
+        self.forget(receiver)
+
+    def forget(self, receiver: Receiver) -> None:
+        """Close an incoming connection."""
+        self.loop.forget(receiver.sock.fileno())
+        del self.receivers[receiver.sock.fileno()]
+        abort(receiver.sock)
+
+    def order_cut(self, qps: list[list[object]]) -> None:
+        """Give up outgoing queue pairs and send what their receivers did not get over others."""
+        moved = 0
+        for qp, offset, others in qps:
+            number, reached = int(str(qp)), int(str(offset))
+            instead = tuple(int(other) for other in others) or (number,)  # type: ignore[attr-defined]
+            sender = self.senders.pop(number, None)
+            if sender is None:
+                continue
+            with contextlib.suppress(OSError):
+                if not sender.lost:
+                    self.loop.forget(sender.sock.fileno())
+                self.resent += tcp_retransmits(sender.sock)
+            abort(sender.sock)
+            lost = [share for chunk in sender.chunks if (share := chunk.lost(reached))]
+            moved += self.hand_over(number, lost, instead)
+        self.adopt()
+        self.report(ev="moved", bytes=moved)
+
+    def lose(self, sender: Sender, problem: OSError | None = None) -> None:
+        """A connection failed: say so once. Whether that was to be expected, the runner knows."""
+        self.loop.forget(sender.sock.fileno())
+        sender.lost = True
+        code = sender.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        reason = problem or (os.strerror(code) if code else "closed")
+        self.report(ev="lost", qp=sender.number, text=f"queue pair lost: {reason}")
+
+    def receive(self, receiver: Receiver) -> bool:
+        """Check and count what came in. False when there was nothing (more)."""
+        try:
+            size = receiver.sock.recv_into(self.buffer)
+        except BlockingIOError:
+            return False
+        except OSError as problem:
+            if problem.errno not in (errno.ECONNRESET, errno.ETIMEDOUT):
+                raise
+            size = 0
+        now = time.monotonic_ns()
+        if not size:
+            self.give_up(receiver)
+            return False
+        receiver.offset += size
+        at = 0
+        while at < size:
+            if not receiver.left:
+                need = HEADER.size - len(receiver.header)
+                receiver.header += bytes(self.buffer[at : min(size, at + need)])
+                at += min(need, size - at)
+                if len(receiver.header) < HEADER.size:
+                    return True
+                if not self.begin_chunk(receiver, now):
+                    return False
+            taken = min(receiver.left, size - at)
+            if taken:
+                self.check(receiver.transfer, receiver.peer, receiver.at, self.buffer[at : at + taken])
+                self.count(receiver.transfer, receiver.total, receiver.peer, receiver.at, taken, now)
+                receiver.left -= taken
+                receiver.at += taken
+                at += taken
+        return True
+
+    def begin_chunk(self, receiver: Receiver, now: int) -> bool:
+        """Obey a header that is whole; False when the connection is one that was given up."""
+        total, offset, transfer, sizes = HEADER.unpack(receiver.header)
+        receiver.header = b""
+        size, uncounted = sizes >> 8, sizes & 0xFF
+        if size == _GREETING:
+            if total <= self.last_cut.get(receiver.peer, -1):
+                self.forget(receiver)
+                return False
+            return True
+        receiver.transfer, receiver.total, receiver.left = transfer, total, size - HEADER.size
+        receiver.at = offset + HEADER.size - uncounted
+        # The kernel resets the clamp whenever its estimate of buffer overhead changes: set it again.
+        receiver.sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
+        self.count(transfer, total, receiver.peer, offset, HEADER.size - uncounted, now)
+        return True
+
+    def order_stats(self) -> None:
+        """Report what TCP sent again."""
+        self.report_stats(tcp_retransmits(sender.sock) for sender in self.senders.values())
+
+
+def abort(sock: socket.socket) -> None:
+    """Close with a reset: nothing more is sent, and the addresses are free for the next connection."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+def tcp_retransmits(sock: socket.socket) -> int:
+    """tcpi_total_retrans of struct tcp_info (linux/tcp.h): the u32 after 8 bytes and 23 u32s."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    return int(struct.unpack_from("I", info, 100)[0])

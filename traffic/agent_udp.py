@@ -1,0 +1,498 @@
+"""Queue pairs as paced datagrams of a frame each, with selective repair and Swift. Standard library only.
+
+What limits a queue pair, in this order: the in-flight cap and Swift's window (`traffic.swift`), the pacing asked for,
+and the NIC: a socket's send buffer holds two or three frames, which is charged until the shaper has let them go, so
+that a queue pair never has more than that in its NIC's queue and those of one port take turns. (TCP's small queues do
+the same.) Packets that came out of order are not lost at once: one is sent again when another that left `reorder` later
+has been acknowledged, or when nothing has come back for a timeout.
+
+With several source ports (`spray`) each packet takes the next one, so that switches choose its path anew; then one
+frame waits per socket, and two in all.
+
+A queue pair begins with a hello from each of its source ports, which must be answered. Its turns are those of TCP
+(`traffic.agent_tcp`); when its path is gone, the receiver says up to which packet it has counted, and the sender sends
+what lies beyond over others. What had come early counts for nothing.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import select
+import socket
+import struct
+import time
+from collections import deque
+
+from traffic.agent_loop import Loop, Namespace
+from traffic.arrivals import Peer
+from traffic.datagrams import ACK, DATA, HELLO, Incoming, Piece, pack, unpack
+from traffic.endpoint import Endpoint, Share
+from traffic.endpoint import Sender as AnySender
+from traffic.pattern import content
+from traffic.swift import Swift
+
+_SIOCOUTQ = 0x5411
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
+_RECEIVE_BYTES = 32 << 20
+_READ_BYTES = 65_536
+#: Send buffer in frames: the kernel doubles it, counts its own overhead and lets a packet in while it is not full.
+_BUFFER_FRAMES, _SPRAY_BUFFER_FRAMES = 1.25, 0.62
+_HELLO_AGAIN_NS, _CONNECT_NS = 250_000_000, 20_000_000_000
+#: Least time until a packet is sent again for silence: as TCP's here, since round trips jump with queues.
+_TIMEOUT_NS, _MOST_BACKOFF = 1_000_000_000, 3
+_ANSWER_EVERY = 2
+#: Round trips that a packet may be later than one sent after it. Paths that are sprayed over have queues of their own,
+#: and nothing is lost on a healthy fabric: patience costs nothing, haste costs packets.
+_REORDER, _REORDER_SPRAYED = 0.25, 4.0
+#: What pacing makes good at most when a timer was late, and so what may leave at once after a pause.
+_CAUGHT_UP_FRAMES = 4
+_DATAGRAMS_AT_ONCE = 32
+#: The path is gone for a moment, the interface down: as if the packet had been lost on the way.
+_LOST_ON_THE_WAY = (errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ENOBUFS, errno.EINVAL)
+FLYING, ACKED, MISSING = 0, 1, 2
+
+
+class Packet:
+    """A packet that its receiver has not yet counted."""
+
+    __slots__ = ("again", "offset", "psn", "sent_ns", "size", "state", "total", "transfer")
+
+    def __init__(self, psn: int, transfer: int, total: int, offset: int, size: int) -> None:
+        self.psn, self.transfer, self.total, self.offset, self.size = psn, transfer, total, offset, size
+        self.state = FLYING
+        self.sent_ns = 0
+        self.again = False
+
+
+class Opening:
+    """Queue pairs of one order that are being opened; reported together."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, Sender] = {}
+        self.made: list[int] = []
+        self.deadline_ns = 0
+
+
+class Sender(AnySender):
+    """One outgoing queue pair. Its sockets differ in the source port."""
+
+    def __init__(self, number: int, turn: int, port: int, sockets: list[socket.socket], swift: Swift) -> None:
+        super().__init__(number, turn)
+        self.port, self.sockets, self.swift = port, sockets, swift
+        self.unanswered = set(range(len(sockets)))  # hellos
+        self.packets: dict[int, Packet] = {}  # by psn, in order
+        self.missing: deque[Packet] = deque()  # to be sent again
+        self.flying = 0
+        self.next_psn = 0
+        self.resent = 0
+        self.next_socket = number % len(sockets)
+        self.in_nic: deque[int] = deque()  # sockets of the last packets, where there are several
+        self.waits_for: int | None = None  # socket that must drain first
+        self.next_ns = 0  # not before
+        self.timer_ns = 0  # a timer runs out then
+        self.progress_ns = 0
+        self.alarm = False  # a timer for silence runs
+        self.probing = False  # nothing came back: one packet at a time
+        self.opening: Opening | None = None
+
+    def window(self, cap: int) -> int:
+        """Packets that may be on their way."""
+        return 1 if self.probing else max(1, int(min(self.swift.cwnd, cap)))
+
+    @property
+    def open(self) -> bool:
+        """Whether every hello was answered, and it still works."""
+        return not self.unanswered and not self.lost
+
+
+class UdpEndpoint(Endpoint):
+    """One GPU whose queue pairs are datagrams."""
+
+    senders: dict[int, Sender]  # type: ignore[assignment]
+
+    def __init__(self, loop: Loop, control: socket.socket, namespace: Namespace) -> None:
+        super().__init__(loop, control, namespace)
+        self.receivers: dict[Peer, Incoming] = {}
+        self.last_cut: dict[Peer, int] = {}  # peer -> turn of its last queue pair that was cut
+        self.buffer = memoryview(bytearray(_READ_BYTES))
+        self.frame_bytes, self.cap, self.pacing_bytes_per_s = 4096, 16, 0
+        self.listeners: list[socket.socket] = []
+
+    def order_open(
+        self,
+        listen: list[str],
+        port: int,
+        window_bytes: int,
+        frame_bytes: int,
+        pacing_bytes_per_s: int = 0,
+        **_: object,
+    ) -> None:
+        """Receive on these addresses. `frame_bytes` is the payload of a full frame."""
+        self.frame_bytes, self.cap = frame_bytes, max(1, window_bytes // frame_bytes)
+        self.pacing_bytes_per_s = pacing_bytes_per_s
+        for ip in listen:
+            with self.namespace.entered():
+                sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+            sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BYTES)
+            sock.bind((ip, port))
+            self.listeners.append(sock)
+            self.loop.watch(sock.fileno(), select.EPOLLIN, lambda _, sock=sock: self.receive(sock))  # type: ignore[misc]
+        self.report(ev="open")
+
+    # Sending
+
+    def order_connect(self, qps: list[list[object]], port: int) -> None:
+        """Open queue pairs: [qp, source, port, destination, GPU, turn, {"ports": [...], "frame_ns": t, "hops": h}].
+
+        `ports` are all its source ports (default: the one), `frame_ns` a frame's time on its port, `hops` switches.
+        """
+        opening = Opening()
+        for qp, src_ip, src_port, dst_ip, dst_gpu, turn, *rest in qps:
+            number, more = int(str(qp)), dict(rest[0]) if rest else {}  # type: ignore[call-overload]
+            ports = more.get("ports") or [src_port]
+            sockets = [self.connected_socket(str(src_ip), one, str(dst_ip), port, len(ports)) for one in ports]
+            swift = Swift(more.get("frame_ns", 1_000_000), more.get("hops", 3), self.cap)
+            sender = Sender(number, int(str(turn)), int(str(src_port)), sockets, swift)
+            sender.opening = opening
+            self.towards[number] = str(dst_gpu)
+            for at, sock in enumerate(sockets):
+                self.loop.watch(sock.fileno(), select.EPOLLIN, lambda mask, s=sender, at=at: self.on_event(s, at, mask))  # type: ignore[misc]
+            opening.waiting[number] = sender
+        opening.deadline_ns = time.monotonic_ns() + _CONNECT_NS
+        self.hello(opening)
+
+    def hello(self, opening: Opening) -> None:
+        """Greet (again) where no answer has come."""
+        if not opening.waiting:
+            return
+        now = time.monotonic_ns()
+        if now > opening.deadline_ns:
+            for sender in opening.waiting.values():
+                self.report(ev="error", text=f"queue pair {sender.number}: no answer to its hello")
+            return
+        for sender in opening.waiting.values():
+            for at in sender.unanswered:
+                self.transmit(sender, at, pack(sender.port, sender.turn, HELLO, 0, 0, 0, answer_now=True))
+        self.loop.call_at(now + _HELLO_AGAIN_NS, lambda: self.hello(opening))
+
+    def has_opened(self, sender: Sender) -> None:
+        """Every hello of a queue pair was answered."""
+        opening = sender.opening
+        assert opening is not None
+        sender.opening = None
+        del opening.waiting[sender.number]
+        opening.made.append(sender.number)
+        self.senders[sender.number] = sender
+        self.offer_what_waited(sender.number)
+        if not opening.waiting:
+            self.adopt()
+            self.report(ev="connected", n=len(self.senders), qps=opening.made)
+
+    def connected_socket(self, src_ip: str, src_port: int, dst_ip: str, port: int, ports: int) -> socket.socket:
+        """A socket for one source port of a queue pair."""
+        with self.namespace.entered():
+            sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        frames = _SPRAY_BUFFER_FRAMES if ports > 2 else _BUFFER_FRAMES
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, int(frames * self.frame_bytes))
+        sock.bind((src_ip, src_port))
+        sock.connect((dst_ip, port))
+        return sock
+
+    def transmit(self, sender: Sender, at: int, header: bytes, body: bytes = b"") -> bool:
+        """Hand a datagram to the NIC; False when that is full."""
+        try:
+            sender.sockets[at].sendmsg((header, body))
+        except BlockingIOError:
+            return False
+        except OSError as problem:
+            if problem.errno == errno.ECONNREFUSED:
+                self.lose(sender, "nobody receives at the other end")
+            elif problem.errno not in _LOST_ON_THE_WAY:
+                raise
+        return True
+
+    def lose(self, sender: Sender, text: str) -> None:
+        """The other end is gone: say so once. Whether that was to be expected, the runner knows."""
+        if not sender.lost and not sender.unanswered:
+            sender.lost = True
+            self.report(ev="lost", qp=sender.number, text=f"queue pair lost: {text}")
+
+    def ready(self, sender: AnySender) -> None:
+        """There is work."""
+        assert isinstance(sender, Sender)
+        self.pump(sender)
+
+    def on_event(self, sender: Sender, at: int, mask: int) -> None:
+        """A socket has answers, or can take a packet."""
+        if mask & select.EPOLLIN:
+            self.take_answers(sender, at)
+        elif mask & select.EPOLLERR:
+            code = sender.sockets[at].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code == errno.ECONNREFUSED:
+                self.lose(sender, "nobody receives at the other end")
+        if mask & select.EPOLLOUT and sender.waits_for == at:
+            sender.waits_for = None
+            self.loop.change(sender.sockets[at].fileno(), select.EPOLLIN)
+            self.pump(sender)
+
+    def wait_for_nic(self, sender: Sender, at: int) -> None:
+        sender.waits_for = at
+        self.loop.change(sender.sockets[at].fileno(), select.EPOLLIN | select.EPOLLOUT)
+
+    def pump(self, sender: Sender) -> None:
+        """Send as much as window, pacing and NIC allow."""
+        while sender.open and sender.waits_for is None:
+            if not sender.missing and sender.work() is None:
+                sender.queue.clear()
+                return
+            if sender.flying >= sender.window(self.cap):
+                return
+            now = time.monotonic_ns()
+            if now < sender.next_ns:
+                if sender.timer_ns <= now:
+                    sender.timer_ns = sender.next_ns
+                    self.loop.call_at(sender.next_ns, lambda: self.pump(sender))
+                return
+            if len(sender.in_nic) >= 2:
+                oldest = sender.in_nic.popleft()
+                if in_queue(sender.sockets[oldest]):
+                    sender.in_nic.appendleft(oldest)
+                    self.wait_for_nic(sender, oldest)
+                    return
+            packet = sender.missing.popleft() if sender.missing else self.draw(sender)
+            if packet.state == ACKED:
+                continue
+            self.send(sender, packet, now)
+
+    def draw(self, sender: Sender) -> Packet:
+        """The next frame of the first share that has something left."""
+        group = sender.work()
+        assert group is not None
+        share = group[0]
+        size = min(self.frame_bytes, share.left)
+        packet = Packet(sender.next_psn, share.transfer_id, share.total, share.offset, size)
+        sender.next_psn += 1
+        sender.packets[packet.psn] = packet
+        share.left -= size
+        share.offset += size
+        if not share.left:
+            group.popleft()
+        return packet
+
+    def send(self, sender: Sender, packet: Packet, now: int) -> None:
+        """Send one packet, again or for the first time."""
+        is_last = not sender.missing and sender.work() is None
+        full = sender.flying + 1 >= sender.window(self.cap)
+        header = pack(
+            sender.port,
+            sender.turn,
+            packet.psn,
+            packet.transfer,
+            packet.total,
+            packet.offset,
+            answer_now=is_last or full,
+        )
+        at = sender.next_socket
+        if not self.transmit(sender, at, header, content(packet.transfer, packet.offset, packet.size)):
+            packet.state = MISSING
+            sender.missing.appendleft(packet)
+            self.wait_for_nic(sender, at)
+            return
+        if packet.state == MISSING and packet.sent_ns:
+            packet.again = True
+            sender.resent += 1
+        packet.state, packet.sent_ns = FLYING, now
+        sender.flying += 1
+        if len(sender.sockets) > 2:
+            sender.in_nic.append(at)
+        sender.next_socket = (at + 1) % len(sender.sockets)
+        gap_ns = sender.swift.gap_ns()
+        if self.pacing_bytes_per_s:
+            # From when it should have left, so that a late timer costs no rate.
+            own_ns = packet.size * 1_000_000_000 // self.pacing_bytes_per_s
+            sender.next_ns = max(sender.next_ns, now - _CAUGHT_UP_FRAMES * own_ns) + own_ns
+        if gap_ns:
+            sender.next_ns = max(sender.next_ns, now + int(gap_ns))
+        if sender.flying == 1:
+            sender.progress_ns = now
+        if not sender.alarm:
+            sender.alarm = True
+            self.loop.call_at(now + _TIMEOUT_NS, lambda: self.on_silence(sender))
+
+    def take_answers(self, sender: Sender, at: int) -> None:
+        """Read acknowledgements."""
+        sock = sender.sockets[at]
+        for _ in range(_DATAGRAMS_AT_ONCE):
+            try:
+                data = sock.recv(2048)
+            except BlockingIOError:
+                break
+            except OSError as problem:
+                if problem.errno == errno.ECONNREFUSED:
+                    self.lose(sender, "nobody receives at the other end")
+                    break
+                raise
+            if len(data) < ACK.size:
+                continue
+            port, turn, cumulative, psn = ACK.unpack_from(data)
+            if port != sender.port or turn != sender.turn:
+                continue
+            if psn == HELLO:
+                if at in sender.unanswered:
+                    sender.unanswered.discard(at)
+                    if not sender.unanswered:
+                        self.has_opened(sender)
+            else:
+                self.acknowledge(sender, cumulative, psn, int.from_bytes(data[ACK.size :], "little"))
+        self.pump(sender)
+
+    def acknowledge(self, sender: Sender, cumulative: int, psn: int, beyond: int) -> None:
+        """Book what an acknowledgement says; find what is missing."""
+        now = time.monotonic_ns()
+        answered = sender.packets.get(psn)
+        delay_ns = now - answered.sent_ns if answered and answered.state == FLYING and not answered.again else 0
+        acked, newest_ns = 0, 0
+        come: list[Packet] = []
+        while sender.packets and (first := next(iter(sender.packets))) < cumulative:
+            come.append(sender.packets.pop(first))
+        at = cumulative + 1
+        while beyond:
+            if beyond & 1 and (early := sender.packets.get(at)):
+                come.append(early)
+            beyond >>= 1
+            at += 1
+        for packet in come:
+            if packet.state == ACKED:
+                continue
+            sender.flying -= packet.state == FLYING
+            packet.state = ACKED
+            newest_ns = max(newest_ns, packet.sent_ns)
+            acked += 1
+        if not acked:
+            return
+        sender.progress_ns, sender.swift.timeouts, sender.probing = now, 0, False
+        if delay_ns:
+            sender.swift.on_ack(delay_ns, acked, now)
+        reorder_ns = sender.swift.rtt_ns * (_REORDER_SPRAYED if len(sender.sockets) > 1 else _REORDER)
+        lost = [p for p in sender.packets.values() if p.state == FLYING and p.sent_ns + reorder_ns < newest_ns]
+        if lost:
+            self.mark_missing(sender, lost)
+            sender.swift.on_loss(now)
+
+    def mark_missing(self, sender: Sender, packets: list[Packet]) -> None:
+        for packet in packets:
+            packet.state = MISSING
+            sender.flying -= 1
+            sender.missing.append(packet)
+
+    def on_silence(self, sender: Sender) -> None:
+        """Look whether anything came back; if not, all that is on its way counts as lost, and the oldest goes again
+        alone: its acknowledgement tells which of the others have come."""
+        sender.alarm = False
+        if not sender.open or not sender.packets:
+            return
+        now = time.monotonic_ns()
+        patience_ns = max(_TIMEOUT_NS, int(4 * sender.swift.rtt_ns)) << min(sender.swift.timeouts, _MOST_BACKOFF)
+        if sender.flying and now >= sender.progress_ns + patience_ns:
+            again = {p.psn: p for p in (*sender.missing, *sender.packets.values()) if p.state != ACKED}
+            self.mark_missing(sender, [p for p in again.values() if p.state == FLYING])
+            sender.missing = deque(again[psn] for psn in sorted(again))
+            sender.swift.on_timeout(now)
+            sender.probing, sender.progress_ns = True, now
+        if not sender.alarm:
+            sender.alarm = True
+            again_ns = max(sender.progress_ns + patience_ns, now + _TIMEOUT_NS // 4)
+            self.loop.call_at(again_ns, lambda: self.on_silence(sender))
+        self.pump(sender)
+
+    def order_cut(self, qps: list[list[object]]) -> None:
+        """Give up outgoing queue pairs and send what their receivers did not count over others."""
+        moved = 0
+        for qp, reached, others in qps:
+            number = int(str(qp))
+            instead = tuple(int(other) for other in others) or (number,)  # type: ignore[attr-defined]
+            sender = self.senders.pop(number, None)
+            if sender is None:
+                continue
+            sender.lost = True
+            for sock in sender.sockets:
+                self.loop.forget(sock.fileno())
+                sock.close()
+            self.resent += sender.resent
+            left = [packet for packet in sender.packets.values() if packet.psn >= int(str(reached))]
+            lost = [Share(p.transfer, p.total, p.offset, p.size, 1) for p in left]
+            moved += self.hand_over(number, lost, instead)
+        self.adopt()
+        self.report(ev="moved", bytes=moved)
+
+    def order_stats(self) -> None:
+        """Report what was sent again."""
+        self.report_stats(sender.resent for sender in self.senders.values())
+
+    # Receiving
+
+    def receive(self, sock: socket.socket) -> bool:
+        """Take what came in; False when there was nothing (more)."""
+        for taken in range(_DATAGRAMS_AT_ONCE):
+            try:
+                size, source = sock.recvfrom_into(self.buffer)
+            except BlockingIOError:
+                return taken > 0
+            piece = unpack(self.buffer, size)
+            if piece is not None:
+                self.take(sock, source, piece)
+        return True
+
+    def take(self, sock: socket.socket, source: Peer, piece: Piece) -> None:
+        """Check and count a datagram, and answer it where that is due."""
+        name = source[0], piece.port
+        incoming = self.receivers.get(name)
+        if piece.psn == HELLO:
+            if piece.turn <= self.last_cut.get(name, -1):
+                return
+            if incoming is None or incoming.turn < piece.turn:
+                incoming = self.receivers[name] = Incoming(piece.turn)
+            if incoming.turn == piece.turn:
+                self.answer(sock, source, incoming, piece)
+            return
+        if incoming is None or incoming.turn != piece.turn:
+            return  # of a turn that is over
+        incoming.unanswered += 1
+        if incoming.has(piece.psn):
+            self.answer(sock, source, incoming, piece)
+            return
+        self.check(piece.transfer, source, piece.offset, self.buffer[DATA.size : DATA.size + piece.size])
+        now = time.monotonic_ns()
+        for ready, port in incoming.take(piece, source[1]):
+            self.count(ready.transfer, ready.total, (source[0], port), ready.offset, ready.size, now)
+        if piece.answer_now or incoming.unanswered >= _ANSWER_EVERY:
+            self.answer(sock, source, incoming, piece)
+
+    def answer(self, sock: socket.socket, source: Peer, incoming: Incoming, piece: Piece) -> None:
+        try:
+            sock.sendto(incoming.answer(piece.port, piece.psn), source)
+        except BlockingIOError:  # the sender will ask again
+            return
+        except OSError as problem:
+            if problem.errno not in (*_LOST_ON_THE_WAY, errno.ECONNREFUSED):
+                raise
+
+    def order_cut_in(self, peers: list[list[object]]) -> None:
+        """Take what has arrived from these peers, say up to which packet it counts, and give them up."""
+        for sock in self.listeners:
+            while self.receive(sock):
+                pass
+        offsets = []
+        for ip, port, turn in peers:
+            peer = (str(ip), int(str(port)))
+            self.last_cut[peer] = int(str(turn))
+            incoming = self.receivers.pop(peer, None)
+            offsets.append([peer[0], peer[1], incoming.next_psn if incoming else 0])
+        self.report(ev="offsets", offsets=offsets)
+
+
+def in_queue(sock: socket.socket) -> int:
+    """Bytes, with the kernel's overhead, that a socket has in its NIC's queue."""
+    return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), _SIOCOUTQ, b"\0" * 4))[0])
