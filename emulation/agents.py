@@ -12,10 +12,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from emulation.network import EmulatedNetwork
 from scenario.errors import RunError
@@ -28,6 +28,8 @@ from traffic.endpoint import LEAST_BYTES
 
 #: A connection with fewer frames in flight waits for acknowledgements on the longest paths.
 MIN_WINDOW_FRAMES = 4
+#: A connect that fails although the path is there (it may have gone and come back unseen) is tried again: after, most.
+_AGAIN_S, _MOST_TRIES = 0.5, 6
 #: Queue pairs in one order, which must fit into one packet of the control socket.
 ROWS_AN_ORDER = 200
 AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent.py"
@@ -79,7 +81,9 @@ class AgentPool:
         self.failures_since: list[tuple[int, Failures]] = []  # monotonic ns at which flows were moved
         self._came_back = False  # a queue pair had a path again before its receiver had answered
         self._asked: dict[tuple[str, str, int], int] = {}  # receiver, address, port -> cut queue pair
-        self._connecting: set[int] = set()  # queue pairs that their sender was told to connect
+        self._connecting: set[int] = set()  # queue pairs that their sender was told to connect, and that have a path
+        self._failed_connects: Counter[int] = Counter()  # one after the other
+        self._again_s: dict[int, float] = {}  # queue pair -> when it is to be connected again
         # On the wire each transfer has a number of its own, whatever ids the caller uses, and uses again.
         self._numbers = itertools.count(1)
         self._transfer_of: dict[int, int] = {}  # number -> id
@@ -155,7 +159,8 @@ class AgentPool:
             for name, qps in batch.items():
                 self._order(name, op="connect", port=QP_SERVER_PORT, qps=qps)
             for name in batch:
-                self._answer(name)
+                for _, _, text in self._answer(name)["failed"]:  # type: ignore[attr-defined]
+                    raise RunError(f"{name}: {text}")
 
     def _order(self, name: str, **message: object) -> None:
         self.sockets[name].send(json.dumps(message).encode())
@@ -219,11 +224,15 @@ class AgentPool:
             for qp, number in known.items():
                 flow = five_tuple(fabric, qp)
                 peer = qp.dst.node, flow.src_ip, flow.src_port
-                if qp not in left and number not in self.cut:
+                if qp not in left:
+                    self._again_s.pop(number, None)
+                    del self._failed_connects[number]
+                if qp not in left and (number not in self.cut or number in self._connecting):
                     self.cut.add(number)
+                    self._connecting.discard(number)
                     self._asked[peer] = number
                     to_cut.setdefault(qp.dst.node, []).append([flow.src_ip, flow.src_port, self._turns[number]])
-                elif qp in left and number in self.cut and number not in self._connecting:
+                elif qp in left and number in self.cut and not {number} & (self._connecting | self._again_s.keys()):
                     if peer in self._asked:
                         self._came_back = True
                     else:
@@ -284,6 +293,8 @@ class AgentPool:
 
     def poll(self, timeout_s: float) -> Iterator[Done]:
         """Handoffs that finished; waits at most `timeout_s`. Raises RunError when an agent failed."""
+        if self._again_s:
+            self._connect_again()
         for fd, _ in self.poller.poll(max(0.0, timeout_s), 64):
             name = self._name_by_fd[fd]
             message = self._checked(name, self.sockets[name].recv(1 << 20))
@@ -294,19 +305,38 @@ class AgentPool:
             elif message["ev"] == "moved":
                 self.moved_bytes += int(str(message["bytes"]))
             elif message["ev"] == "connected":
-                self._has_connected([int(number) for number in message["qps"]])  # type: ignore[attr-defined]
+                self._has_connected(message)
             elif message["ev"] == "corrupt":
                 self._complain(name, message)
 
-    def _has_connected(self, numbers: Sequence[int]) -> None:
-        """Queue pairs have a connection. A path may have gone again meanwhile."""
-        self.cut.difference_update(numbers)
-        self._connecting.difference_update(numbers)
-        fabric = self.network.fabric
-        if self._failures and any(
-            qp not in self.paths.queue_pairs(fabric, qp.src.node, qp.dst.node, self._failures)
-            for qp in map(self.queue_pairs.__getitem__, numbers)
-        ):
+    def _has_connected(self, message: Mapping[str, Any]) -> None:
+        """Queue pairs have a connection, or could not be connected. Those that were cut meanwhile are not meant: that
+        their connect failed was to be expected, and if it did not, their sender has been told to give them up.
+
+        Raises RunError for one that cannot be connected though it has a path.
+        """
+        for number, turn in zip(message["qps"], message["turns"], strict=True):
+            if self._is_awaited(number, turn):
+                self._connecting.discard(number)
+                self.cut.discard(number)
+                del self._failed_connects[number]
+        for number, turn, text in message["failed"]:
+            if self._is_awaited(number, turn):
+                self._connecting.discard(number)
+                self._failed_connects[number] += 1
+                if self._failed_connects[number] >= _MOST_TRIES:
+                    raise RunError(f"{self.queue_pairs[number].src.node}: {text}, {_MOST_TRIES} times")
+                self._again_s[number] = time.monotonic() + _AGAIN_S
+
+    def _is_awaited(self, number: int, turn: int) -> bool:
+        return number in self._connecting and self._turns[number] == turn
+
+    def _connect_again(self) -> None:
+        """Connect what failed some time ago, if it still has a path."""
+        due = [number for number, at_s in self._again_s.items() if at_s <= time.monotonic()]
+        for number in due:
+            del self._again_s[number]
+        if due:
             self.set_failures(self._failures)
 
     def _complain(self, receiver: str, message: dict[str, object]) -> None:

@@ -43,6 +43,7 @@ TCP_SOONER = {"net/ipv4/tcp_rto_min_us": "200000"}
 PATIENCE_S = 40.0
 #: The storm: so many faults in so many seconds, and how long one lasts.
 STORM_FAULTS, STORM_S, GONE_S = 40, 10.0, (0.15, 1.0)
+FLAPS, FLAP_S = 24, 0.3
 #: Wall seconds of one model second in the faults' clock: it is moved by hand, one event after the other.
 STANDING_STILL = 1e6
 
@@ -176,14 +177,27 @@ class FaultRun:
         for name in rng.sample(names, STORM_FAULTS):
             at_s = rng.uniform(0, STORM_S)
             events += [FaultEvent(at_s=at_s, down=(name,)), FaultEvent(at_s=at_s + rng.uniform(*GONE_S), up=(name,))]
+        self._pass("the storm", events)
+
+    def flapping(self) -> None:
+        """Two switches go and come back in turn, sooner than what they cut off is connected again."""
+        names = [switch.name for switch in self.net.fabric.switches][:2]
+        events = []
+        for number in range(FLAPS):
+            at_s, name = number * FLAP_S, (names[number % 2],)
+            events += [FaultEvent(at_s=at_s, down=name), FaultEvent(at_s=at_s + FLAP_S, up=name)]
+        self._pass("the flapping", events)
+
+    def _pass(self, what: str, events: list[FaultEvent]) -> None:
+        """Events in their own time, traffic going on."""
         section = FaultsSection(events=tuple(events))
         self.player = FaultPlayer(
             self.net, section, self.controller.status_path, self._log, time.monotonic_ns(), dilation=1.0
         )
-        end = time.monotonic() + STORM_S + GONE_S[1]
-        self.until("the storm", lambda: time.monotonic() > end)
+        end = time.monotonic() + max(event.at_s for event in events) + 0.1
+        self.until(what, lambda: time.monotonic() > end)
         self.player.finish()
-        self.until("after the storm: agents know", lambda: not self.agents_know)
+        self.until(f"after {what}: agents know", lambda: not self.agents_know)
 
     def finish(self, planned: int) -> None:
         """Every pair once more; then all that was sent must have arrived, and every queue pair be connected again."""
@@ -213,6 +227,7 @@ def main(text: str, sdn: str, transport: str) -> dict[str, object]:
         run = FaultRun(net, controller, pool)
         run.play()
         run.storm()
+        run.flapping()
         run.finish(len(planned))
         left = pool.statistics()
         pool.close()

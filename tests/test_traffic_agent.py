@@ -5,6 +5,7 @@ A complaint of a receiver about content is an error here, unless a test expects 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -145,6 +146,50 @@ def test_what_has_no_other_way_waits_for_the_connection(any_peers: tuple[Peer, P
     assert not early and not select.select([receiver.control], [], [], 0.3)[0]  # nothing arrives meanwhile
     connect(sender, port, 0, 1)
     assert collect(receiver, [], {1}) == {1: 60_000_000}
+
+
+@contextmanager
+def silent(kind: str) -> Iterator[int]:
+    """A port at 127.0.2.2 that never answers: on TCP one whose queue of connections is full."""
+    with contextlib.ExitStack() as stack:
+        if kind == "udp":
+            mute = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            mute.bind(("127.0.2.2", 0))
+        else:
+            mute = stack.enter_context(socket.socket())
+            mute.bind(("127.0.2.2", 0))
+            mute.listen(0)
+            for _ in range(4):
+                filler = stack.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(mute.getsockname())
+            time.sleep(0.05)
+        yield mute.getsockname()[1]
+
+
+@pytest.mark.parametrize("kind", ["tcp", "udp"])
+def test_a_connect_that_is_no_longer_wanted_is_given_up_at_once_and_what_waited_goes_another_way(kind: str) -> None:
+    with two_agents(kind) as (sender, receiver, port), silent(kind) as mute:
+        connect(sender, port, 1)
+        sender.turns[0] = 1
+        sender.order(op="connect", port=mute, qps=[[0, *PAIRS[0], "gpu2", 1]])
+        sender.order(op="send", id=1, bytes=1_000_000, lanes=[[0], [1]])
+        assert not select.select([sender.control], [], [], 0.3)[0]  # nobody answers
+        early = cut(sender, receiver, [0], [1])
+        given_up = sender.report()
+        assert (given_up["ev"], given_up["qps"], given_up["failed"]) == ("connected", [], [])
+        assert collect(receiver, early, {1}) == {1: 1_000_000}
+        connect(sender, port, 0)
+
+
+def test_a_connect_that_fails_is_reported_with_its_turn_and_the_others_are_made(peers: tuple[Peer, Peer, int]) -> None:
+    sender, _, port = peers
+    nobody = ["127.0.1.2", 21_002, "127.0.3.1"]  # no process listens there
+    sender.order(op="connect", port=port, qps=[[0, *PAIRS[0], "gpu2", 1], [1, *nobody, "gpu2", 7]])
+    found = sender.report()
+    assert (found["ev"], found["qps"], found["turns"]) == ("connected", [0], [1])
+    ((number, turn, text),) = found["failed"]  # type: ignore[misc,attr-defined]
+    assert (number, turn) == (1, 7) and "refused" in text  # type: ignore[has-type]
 
 
 def test_cut_and_back_again_and_again(any_peers: tuple[Peer, Peer, int]) -> None:

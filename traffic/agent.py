@@ -15,7 +15,8 @@ Orders
     {"op": "cut_in", "peers": [[ip, port, turn], ...]}               to the receiver of queue pairs whose path is gone
     {"op": "cut", "qps": [[qp, offset, [other qp, ...]], ...]}       then to their sender
 Reports
-    {"ev": "open"}  {"ev": "connected", "n": n, "qps": [qp, ...]}
+    {"ev": "open"}
+    {"ev": "connected", "n": n, "qps": [qp, ...], "turns": [turn, ...], "failed": [[qp, turn, text], ...]}
     {"ev": "error", "text": ...}  {"ev": "lost", "qp": q, "text": ...}
     {"ev": "done", "id": t, "t_ns": last byte, "parts": [[peer_ip, peer_port, bytes, t_ns], ...]}   from the receiver
     {"ev": "corrupt", "id": t, "peer": [ip, port], "offset": o, "text": ...}     bytes that are not what was sent

@@ -27,7 +27,7 @@ from collections import deque
 
 from traffic.agent_loop import Loop, Namespace
 from traffic.arrivals import Peer
-from traffic.endpoint import LEAST_BYTES, Endpoint, Share
+from traffic.endpoint import LEAST_BYTES, Batch, Endpoint, Share
 from traffic.endpoint import Sender as AnySender
 from traffic.pattern import LONGEST, content
 
@@ -105,14 +105,6 @@ class Receiver:
         self.offset = 0  # bytes of the stream that were read
 
 
-class Batch:
-    """Queue pairs of one order that are being connected; reported together."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[int, tuple[Sender, str]] = {}  # queue pair -> sender, name for complaints
-        self.made: list[int] = []
-
-
 class TcpEndpoint(Endpoint):
     """One GPU whose queue pairs are TCP connections."""
 
@@ -122,6 +114,7 @@ class TcpEndpoint(Endpoint):
         super().__init__(loop, control, namespace)
         self.receivers: dict[int, Receiver] = {}  # by file descriptor
         self.listeners: dict[int, socket.socket] = {}
+        self.connecting: dict[int, tuple[Sender, Batch, str]] = {}  # by queue pair; text: its name in complaints
         self.buffer = memoryview(bytearray(_READ_BYTES))
         self.chunk_bytes = self.frame_bytes = 4096
         self.congestion_control = b"reno"
@@ -152,16 +145,15 @@ class TcpEndpoint(Endpoint):
         self.report(ev="open")
 
     def order_connect(self, qps: list[list[object]], port: int) -> None:
-        """Connect queue pairs; reported when all have been, or have failed."""
+        """Connect queue pairs; reported when each has been connected, has failed or is given up again (`cut`)."""
         batch = Batch()
         for qp, src_ip, src_port, dst_ip, dst_gpu, turn, *_ in qps:
-            number = int(str(qp))
             sock = self.prepared()
             sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, self.chunk_bytes)
             if self.pacing_bytes_per_s:
                 sock.setsockopt(socket.SOL_SOCKET, _SO_MAX_PACING_RATE, struct.pack("Q", self.pacing_bytes_per_s))
-            self.towards[number] = str(dst_gpu)
-            sender = Sender(number, sock, int(str(turn)))
+            sender = Sender(int(str(qp)), sock, int(str(turn)))
+            self.towards[sender.number] = str(dst_gpu)
             text = f"queue pair {qp} {src_ip} -> {dst_ip}"
             try:
                 sock.bind((src_ip, src_port))
@@ -169,45 +161,46 @@ class TcpEndpoint(Endpoint):
             except BlockingIOError:
                 pass
             except OSError as problem:
-                self.report(ev="error", text=f"{text}: {problem}")
+                batch.failed.append((sender.number, sender.turn, f"{text}: {problem}"))
                 sock.close()
                 continue
-            batch.waiting[number] = sender, text
-        for sender, _ in batch.waiting.values():
-            self.loop.watch(sender.sock.fileno(), select.EPOLLOUT, lambda _, s=sender: self.answered(s, batch))  # type: ignore[misc]
+            batch.waiting.add(sender.number)
+            self.connecting[sender.number] = sender, batch, text
+            self.loop.watch(sock.fileno(), select.EPOLLOUT, lambda _, s=sender: self.answered(s))  # type: ignore[misc]
         self.loop.call_at(time.monotonic_ns() + _CONNECT_NS, lambda: self.late(batch))
         self.report_if_whole(batch)
 
-    def answered(self, sender: Sender, batch: Batch) -> None:
+    def answered(self, sender: Sender) -> None:
         """The peer's kernel has said yes or no."""
-        fd = sender.sock.fileno()
-        self.loop.forget(fd)
-        _, text = batch.waiting.pop(sender.number)
+        batch, text = self.stop_waiting(sender.number)
         code = sender.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             sender.sock.close()
-            self.report(ev="error", text=f"{text}: {os.strerror(code)}")
+            batch.failed.append((sender.number, sender.turn, f"{text}: {os.strerror(code)}"))
         else:
             self.senders[sender.number] = sender
-            self.loop.watch(fd, 0, lambda mask: self.on_event(sender, mask))
-            batch.made.append(sender.number)
+            self.loop.watch(sender.sock.fileno(), 0, lambda mask: self.on_event(sender, mask))
+            batch.made.append((sender.number, sender.turn))
             self.offer_what_waited(sender.number)
         self.report_if_whole(batch)
 
     def late(self, batch: Batch) -> None:
         """Give up what has not been answered."""
-        for sender, text in batch.waiting.values():
-            self.loop.forget(sender.sock.fileno())
+        late = sorted(batch.waiting)
+        for number in late:
+            sender = self.connecting[number][0]
+            _, text = self.stop_waiting(number)
             sender.sock.close()
-            self.report(ev="error", text=f"{text}: timed out")
-        if batch.waiting:
-            batch.waiting.clear()
+            batch.failed.append((number, sender.turn, f"{text}: timed out"))
+        if late:
             self.report_if_whole(batch)
 
-    def report_if_whole(self, batch: Batch) -> None:
-        if not batch.waiting:
-            self.adopt()
-            self.report(ev="connected", n=len(self.senders), qps=batch.made)
+    def stop_waiting(self, number: int) -> tuple[Batch, str]:
+        """Wait no longer for the answer to a connect: its order, and what to call it in complaints."""
+        sender, batch, text = self.connecting.pop(number)
+        batch.waiting.discard(number)
+        self.loop.forget(sender.sock.fileno())
+        return batch, text
 
     def prepared(self) -> socket.socket:
         """A socket with our options; window clamp and buffers are inherited by accepted sockets."""
@@ -319,10 +312,15 @@ class TcpEndpoint(Endpoint):
 
     def order_cut(self, qps: list[list[object]]) -> None:
         """Give up outgoing queue pairs and send what their receivers did not get over others."""
-        moved = 0
+        moved, stopped = 0, list[Batch]()
         for qp, offset, others in qps:
             number, reached = int(str(qp)), int(str(offset))
             instead = tuple(int(other) for other in others) or (number,)  # type: ignore[attr-defined]
+            if number in self.connecting:  # it is no longer wanted
+                sock = self.connecting[number][0].sock
+                stopped.append(self.stop_waiting(number)[0])
+                abort(sock)
+                moved += self.hand_over(number, [], instead)
             sender = self.senders.pop(number, None)
             if sender is None:
                 continue
@@ -335,6 +333,8 @@ class TcpEndpoint(Endpoint):
             moved += self.hand_over(number, lost, instead)
         self.adopt()
         self.report(ev="moved", bytes=moved)
+        for batch in dict.fromkeys(stopped):
+            self.report_if_whole(batch)
 
     def lose(self, sender: Sender, problem: OSError | None = None) -> None:
         """A connection failed: say so once. Whether that was to be expected, the runner knows."""

@@ -27,7 +27,7 @@ from collections import deque
 from traffic.agent_loop import Loop, Namespace
 from traffic.arrivals import Peer
 from traffic.datagrams import ACK, DATA, HELLO, Incoming, Piece, pack, unpack
-from traffic.endpoint import Endpoint, Share
+from traffic.endpoint import Batch, Endpoint, Share
 from traffic.endpoint import Sender as AnySender
 from traffic.pattern import content
 from traffic.swift import Swift
@@ -65,15 +65,6 @@ class Packet:
         self.again = False
 
 
-class Opening:
-    """Queue pairs of one order that are being opened; reported together."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[int, Sender] = {}
-        self.made: list[int] = []
-        self.deadline_ns = 0
-
-
 class Sender(AnySender):
     """One outgoing queue pair. Its sockets differ in the source port."""
 
@@ -94,7 +85,7 @@ class Sender(AnySender):
         self.progress_ns = 0
         self.alarm = False  # a timer for silence runs
         self.probing = False  # nothing came back: one packet at a time
-        self.opening: Opening | None = None
+        self.opening: Batch | None = None
 
     def window(self, cap: int) -> int:
         """Packets that may be on their way."""
@@ -114,6 +105,7 @@ class UdpEndpoint(Endpoint):
     def __init__(self, loop: Loop, control: socket.socket, namespace: Namespace) -> None:
         super().__init__(loop, control, namespace)
         self.receivers: dict[Peer, Incoming] = {}
+        self.waiting: dict[int, Sender] = {}  # by queue pair: hellos that have not all been answered
         self.last_cut: dict[Peer, int] = {}  # peer -> turn of its last queue pair that was cut
         self.buffer = memoryview(bytearray(_READ_BYTES))
         self.frame_bytes, self.cap, self.pacing_bytes_per_s = 4096, 16, 0
@@ -147,7 +139,7 @@ class UdpEndpoint(Endpoint):
 
         `ports` are all its source ports (default: the one), `frame_ns` a frame's time on its port, `hops` switches.
         """
-        opening = Opening()
+        opening = Batch()
         for qp, src_ip, src_port, dst_ip, dst_gpu, turn, *rest in qps:
             number, more = int(str(qp)), dict(rest[0]) if rest else {}  # type: ignore[call-overload]
             ports = more.get("ports") or [src_port]
@@ -158,36 +150,53 @@ class UdpEndpoint(Endpoint):
             self.towards[number] = str(dst_gpu)
             for at, sock in enumerate(sockets):
                 self.loop.watch(sock.fileno(), select.EPOLLIN, lambda mask, s=sender, at=at: self.on_event(s, at, mask))  # type: ignore[misc]
-            opening.waiting[number] = sender
-        opening.deadline_ns = time.monotonic_ns() + _CONNECT_NS
-        self.hello(opening)
+            opening.waiting.add(number)
+            self.waiting[number] = sender
+        self.hello(opening, time.monotonic_ns() + _CONNECT_NS)
 
-    def hello(self, opening: Opening) -> None:
+    def hello(self, opening: Batch, deadline_ns: int) -> None:
         """Greet (again) where no answer has come."""
         if not opening.waiting:
             return
         now = time.monotonic_ns()
-        if now > opening.deadline_ns:
-            for sender in opening.waiting.values():
-                self.report(ev="error", text=f"queue pair {sender.number}: no answer to its hello")
+        if now > deadline_ns:
+            for number in sorted(opening.waiting):
+                sender = self.waiting[number]
+                self.stop_waiting(sender)
+                self.close_sockets(sender)
+                text = f"queue pair {number}: no answer to its hello"
+                opening.failed.append((number, sender.turn, text))
+            self.report_if_whole(opening)
             return
-        for sender in opening.waiting.values():
+        for number in sorted(opening.waiting):
+            sender = self.waiting[number]
             for at in sender.unanswered:
                 self.transmit(sender, at, pack(sender.port, sender.turn, HELLO, 0, 0, 0, answer_now=True))
-        self.loop.call_at(now + _HELLO_AGAIN_NS, lambda: self.hello(opening))
+        self.loop.call_at(now + _HELLO_AGAIN_NS, lambda: self.hello(opening, deadline_ns))
 
-    def has_opened(self, sender: Sender) -> None:
-        """Every hello of a queue pair was answered."""
+    def stop_waiting(self, sender: Sender) -> Batch:
+        """Wait no longer for the answers to its hellos; the order that it was in."""
         opening = sender.opening
         assert opening is not None
         sender.opening = None
-        del opening.waiting[sender.number]
-        opening.made.append(sender.number)
+        opening.waiting.discard(sender.number)
+        del self.waiting[sender.number]
+        return opening
+
+    def close_sockets(self, sender: Sender) -> None:
+        """A queue pair is gone."""
+        sender.lost = True
+        for sock in sender.sockets:
+            self.loop.forget(sock.fileno())
+            sock.close()
+
+    def has_opened(self, sender: Sender) -> None:
+        """Every hello of a queue pair was answered."""
+        opening = self.stop_waiting(sender)
+        opening.made.append((sender.number, sender.turn))
         self.senders[sender.number] = sender
         self.offer_what_waited(sender.number)
-        if not opening.waiting:
-            self.adopt()
-            self.report(ev="connected", n=len(self.senders), qps=opening.made)
+        self.report_if_whole(opening)
 
     def connected_socket(self, src_ip: str, src_port: int, dst_ip: str, port: int, ports: int) -> socket.socket:
         """A socket for one source port of a queue pair."""
@@ -409,23 +418,24 @@ class UdpEndpoint(Endpoint):
 
     def order_cut(self, qps: list[list[object]]) -> None:
         """Give up outgoing queue pairs and send what their receivers did not count over others."""
-        moved = 0
+        moved, stopped = 0, list[Batch]()
         for qp, reached, others in qps:
             number = int(str(qp))
             instead = tuple(int(other) for other in others) or (number,)  # type: ignore[attr-defined]
-            sender = self.senders.pop(number, None)
+            sender = self.senders.pop(number, None) or self.waiting.get(number)
             if sender is None:
                 continue
-            sender.lost = True
-            for sock in sender.sockets:
-                self.loop.forget(sock.fileno())
-                sock.close()
+            if sender.opening is not None:  # it is no longer wanted
+                stopped.append(self.stop_waiting(sender))
+            self.close_sockets(sender)
             self.resent += sender.resent
             left = [packet for packet in sender.packets.values() if packet.psn >= int(str(reached))]
             lost = [Share(p.transfer, p.total, p.offset, p.size, 1) for p in left]
             moved += self.hand_over(number, lost, instead)
         self.adopt()
         self.report(ev="moved", bytes=moved)
+        for opening in dict.fromkeys(stopped):
+            self.report_if_whole(opening)
 
     def order_stats(self) -> None:
         """Report what was sent again."""

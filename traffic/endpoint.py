@@ -48,6 +48,15 @@ class Sender:
         return next((group for group in self.queue if group), None)
 
 
+class Batch:
+    """Queue pairs of one order `connect`; reported together, those that failed with the reason."""
+
+    def __init__(self) -> None:
+        self.waiting: set[int] = set()
+        self.made: list[tuple[int, int]] = []  # queue pair, turn
+        self.failed: list[tuple[int, int, str]] = []
+
+
 class Endpoint:
     """One GPU. A transport adds `order_connect`, `order_cut_in`, `order_cut`, `order_stats` and `ready`."""
 
@@ -64,6 +73,13 @@ class Endpoint:
     def report(self, **message: object) -> None:
         """Send one report; blocks for a moment when the runner is behind, rather than lose it."""
         report(self.control, **message)
+
+    def report_if_whole(self, batch: Batch) -> None:
+        """Report an order `connect` of which nothing is waited for any more."""
+        if not batch.waiting:
+            self.adopt()
+            qps, turns = [qp for qp, _ in batch.made], [turn for _, turn in batch.made]
+            self.report(ev="connected", n=len(self.senders), qps=qps, turns=turns, failed=batch.failed)
 
     def ready(self, sender: Sender) -> None:
         """There is new work for a queue pair that works."""
