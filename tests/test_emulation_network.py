@@ -210,6 +210,7 @@ faults: {{events: [{{at_s: {FAULT_AT_S}, down: [odd1-eth5--even2-eth5]}}]}}
 """
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("with_fault", [False, True], ids=["nothing fails", "a cable fails before it has taken over"])
 def test_a_controller_that_dies_while_serving_is_replaced_and_the_run_goes_on(tmp_path: Path, with_fault: bool) -> None:
     before = snapshot()
