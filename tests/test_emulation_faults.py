@@ -17,17 +17,11 @@ pytestmark = [pytest.mark.root, needs_root]
     ("text", "sdn", "transport", "switches"),
     [
         ("zcube:gpus=16,asic_ports=4", "ryu", "tcp", 8),
-        (
-            "zcube:gpus=16,asic_ports=8,gpus_per_switch=8",
-            "os-ken",
-            "tcp",
-            4,
-        ),  # GPUs with both switches in common: stand-ins
         ("roft:gpus=16,asic_ports=8", "ryu", "tcp", 6),
-        ("zcube:gpus=16,asic_ports=8,gpus_per_switch=8", "ryu", "udp", 4),
-        ("roft:gpus=16,asic_ports=8", "ryu", "udp", 6),
+        # GPUs with both switches in common: stand-ins for what is cut
+        ("zcube:gpus=16,asic_ports=8,gpus_per_switch=8", "os-ken", "udp", 4),
     ],
-    ids=["zcube", "zcube-wide", "roft", "zcube-wide-udp", "roft-udp"],
+    ids=["zcube", "roft", "zcube-wide-udp"],
 )
 def test_no_handoff_is_lost_whatever_fails(tmp_path: Path, text: str, sdn: str, transport: str, switches: int) -> None:
     with (
