@@ -63,7 +63,8 @@ def with_changes(scenario: Scenario, changes: Mapping[str, Mapping[str, object] 
     for key, value in changes.items():
         before = data.get(key)
         # A workload of another kind has other settings: it replaces the one that is there.
-        if isinstance(value, Mapping) and isinstance(before, dict) and value.get("kind") in (None, before.get("kind")):
+        another = key == "workload" and isinstance(value, Mapping) and "kind" in value and value["kind"] != before["kind"]
+        if isinstance(value, Mapping) and isinstance(before, dict) and not another:
             data[key] = {**before, **value}
         else:
             data[key] = value

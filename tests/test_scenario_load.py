@@ -9,6 +9,7 @@ import pytest
 
 from scenario.arms import PAIR, arms
 from scenario.errors import InputError
+from scenario.identity import workload_sha256
 from scenario.load import check_scenario, load_scenario, with_changes
 from scenario.models import Scenario
 from topologies.build import build
@@ -140,3 +141,21 @@ def test_no_message_prints_kilobytes_of_a_value(data: dict[str, object]) -> None
     with pytest.raises(InputError) as error:
         check_scenario(data)
     assert len(str(error.value)) < 1000
+
+
+def test_arms_differ_in_the_fabric_alone() -> None:
+    """Another kind of fabric keeps every other setting: an arm of another size would serve other requests."""
+    base = check_scenario({"name": "small", "fabric": {"gpus": 16, "gpus_per_switch": 4}, "serving": {"shape": "A"}})
+    found = arms(base)
+    assert [(arm.fabric.kind, arm.fabric.gpus, arm.fabric.gpus_per_switch) for arm in found.values()] == [
+        ("roft", 16, 4), ("zcube", 16, 4), ("zcube", 16, 4),
+    ]  # fmt: skip
+    assert len({workload_sha256(arm) for arm in found.values()}) == 1
+    requests = [make_source(arm).requests for arm in found.values()]
+    assert requests[0] == requests[1] == requests[2]
+
+
+def test_another_kind_of_workload_replaces_the_one_that_is_there() -> None:
+    changed = with_changes(check_scenario({}), {"workload": {"kind": "synthetic", "requests": 5}})
+    assert changed.workload.kind == "synthetic"
+    assert with_changes(changed, {"workload": {"requests": 6}}).workload.kind == "synthetic"
