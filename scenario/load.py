@@ -63,9 +63,9 @@ def with_changes(scenario: Scenario, changes: Mapping[str, Mapping[str, object] 
     for key, value in changes.items():
         before = data.get(key)
         # A workload of another kind has other settings: it replaces the one that is there.
-        another = key == "workload" and isinstance(value, Mapping) and "kind" in value and value["kind"] != before["kind"]
-        if isinstance(value, Mapping) and isinstance(before, dict) and not another:
-            data[key] = {**before, **value}
+        if isinstance(value, Mapping) and isinstance(before, dict):
+            another = key == "workload" and value.get("kind", before["kind"]) != before["kind"]
+            data[key] = {**value} if another else {**before, **value}
         else:
             data[key] = value
     return check_scenario(data)
