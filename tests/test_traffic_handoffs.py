@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from test_traffic_driver import Driver, FixedSource, drive, req, small
 
 from scenario.errors import InputError
 from scenario.models import Scenario
-from traffic.actions import StartTransfer
+from traffic.actions import StartTransfer, TransferDone, TransferFailed
 from traffic.engine import Engine
 from traffic.layout import prefill_instances, roles
 from traffic.nic_map import nic_map
@@ -231,6 +232,44 @@ def test_clients_that_give_up_are_cancelled_by_request() -> None:
     done = drive(small(client_cancel_share=0.5, client_cancel_mean_s=0.05), source)
     status = Counter(row["status"] for row in done.engine.requests)
     assert status["cancelled"] + status["ok"] == 300 and 90 < status["cancelled"] < 160  # half, of which 91 % in time
+
+
+def test_a_piece_inside_its_overhead_survives_a_retry() -> None:
+    serving = {"transfer_overhead_ms": 300.0, "handoff_timeout_s": 0.2, "handoff_retries": 9}
+    done = drive(small(**serving), FixedSource([(0.0, req(0, 100))]), to_the_last_event=True)
+    assert done.engine.requests[0]["status"] == "ok" and sizes(done) == [(0.5, 100)]
+
+
+def test_a_transfer_that_breaks_while_its_prompt_is_computed_is_sent_again() -> None:
+    for how in ("retry", "recompute"):
+        serving = {"transfer_mode": "layerwise", "layer_groups": 2, "on_handoff_failure": how}
+        done = Driver(Engine(small(**serving), FixedSource([(0.0, req(0, 900))])))
+        done.carry_out(done.engine.start(), 0.0)
+        while not done.started:
+            (at_s, _, _), event = heapq.heappop(done.heap)
+            done.carry_out(done.engine.on(event, at_s), at_s)
+        done.carry_out(done.engine.on(TransferFailed(0), 0.6), 0.6)
+        done.heap = [entry for entry in done.heap if entry[1] != TransferDone(0)]
+        heapq.heapify(done.heap)
+        while done.heap:
+            (at_s, _, _), event = heapq.heappop(done.heap)
+            done.carry_out(done.engine.on(event, at_s), at_s)
+        assert done.engine.requests[0]["status"] == "ok"
+        assert sizes(done) == [(0.5, 450), (0.6, 450), (1.0, 450)]
+
+
+def test_a_driver_is_not_told_to_cancel_what_it_never_started() -> None:
+    scenario = small(local_handoff_share=1.0, nvlink_gbps=0.001, timeout_s=2.0)
+    done = drive(scenario, FixedSource([(0.0, req(0, 1000))]), to_the_last_event=True)
+    assert done.engine.requests[0]["status"] == "timeout" and done.cancelled == []
+
+
+def test_layerwise_pieces_wait_their_overhead_and_local_ones_their_time() -> None:
+    serving = {"transfer_mode": "layerwise", "layer_groups": 2, "transfer_overhead_ms": 100.0}
+    assert sizes(drive(small(**serving), FixedSource([(0.0, req(0, 900))]))) == [(0.6, 450), (1.1, 450)]
+    slow = small(transfer_mode="layerwise", layer_groups=2, local_handoff_share=1.0, nvlink_gbps=TOKEN * 8 * 300 / 1e9)
+    done = drive(slow, FixedSource([(0.0, req(0, 900))]))
+    assert done.instants("decode_waiting") == [2.5]  # 450 tokens at 300/s from 1.0 on; the first part ends at 2.0
 
 
 # Prefix caches

@@ -67,7 +67,7 @@ class Engine:
         self._handoffs = Handoffs(scenario, self._out, self._gateway.path_load)
         self._batches: dict[int, Prefill] = {}
         self._batch_count = 0
-        self._pieces: dict[int, tuple[Live, int, int]] = {}  # timer -> request, its attempt, bytes
+        self._pieces: dict[int, tuple[Live, int, int]] = {}  # timer -> request, its computation, bytes
         self._layers: dict[int, tuple[Prefill, Batch, int]] = {}  # timer -> groups of layers that are then done
         self._failing: dict[int, tuple[Live, int]] = {}  # timer -> request, its attempt
         self._ends: dict[int, tuple[Decode, int]] = {}  # timer -> decode target, its generation
@@ -148,7 +148,7 @@ class Engine:
                 self._last_token(done, t_s)
         elif kind is TimerKind.LAYERS:
             if (found := self._layers.pop(number, None)) is not None:
-                self._layers_done(*found)
+                self._layers_done(*found, t_s)
         elif kind is TimerKind.SUBMIT:
             if (piece := self._pieces.pop(number, None)) is not None:
                 self._overhead_over(*piece, t_s)
@@ -245,13 +245,13 @@ class Engine:
                         self._ask_decode(live, batch.start_s)
         self._states.note(prefill, t_s)
 
-    def _layers_done(self, prefill: Prefill, batch: Batch, groups: int) -> None:
+    def _layers_done(self, prefill: Prefill, batch: Batch, groups: int, t_s: float) -> None:
         if prefill.running is not batch:
             return
         for part in batch.parts:
             if part.live.step is Step.FORWARD:
                 end = part.live.cached_tokens + part.live.computed_tokens + part.tokens
-                self._ready(part.live, end, groups, prefill.idle_since_s)
+                self._ready(part.live, end, groups, t_s)
 
     def _prefill_done(self, prefill: Prefill, t_s: float) -> None:
         batch = prefill.end_batch(t_s)
@@ -334,12 +334,12 @@ class Engine:
         if self._serving.transfer_overhead_ms:
             live.unsubmitted += 1
             at_s = t_s + self._serving.transfer_overhead_ms / 1e3
-            self._pieces[self._out.numbered_timer(at_s, TimerKind.SUBMIT)] = live, live.attempt, size
+            self._pieces[self._out.numbered_timer(at_s, TimerKind.SUBMIT)] = live, live.computation, size
         else:
             self._handoffs.send(live, self._handoffs.flows(live, size), t_s)
 
-    def _overhead_over(self, live: Live, attempt: int, size: int, t_s: float) -> None:
-        if attempt == live.attempt and live.step in BEFORE_FIRST_TOKEN:
+    def _overhead_over(self, live: Live, computation: int, size: int, t_s: float) -> None:
+        if computation == live.computation and live.step in BEFORE_FIRST_TOKEN:
             live.unsubmitted -= 1
             self._handoffs.send(live, self._handoffs.flows(live, size), t_s)
 
@@ -388,18 +388,17 @@ class Engine:
         if live.step is Step.FETCH:
             self._handoffs.send(live, flows, t_s, "prefix")
             return
-        if self._serving.on_handoff_failure == "retry":
-            if live.step is Step.TRANSFER:
-                self._transfer_begins(live, t_s)
-            self._handoffs.send(live, flows, t_s)
+        if live.step is Step.TRANSFER and self._serving.on_handoff_failure == "recompute":
+            self._recompute(live, t_s)
             return
-        self._recompute(live, t_s)
+        if live.step is Step.TRANSFER:
+            self._transfer_begins(live, t_s)
+        self._handoffs.send(live, flows, t_s)  # while the prompt is computed, there is nothing to compute again
 
     def _recompute(self, live: Live, t_s: float) -> None:
         """The handoff is given up on both sides, and the prompt goes to the end of its prefill queue."""
         prefill, decode = self._prefill_of(live), self._decode_of(live)
-        if live.step is not Step.TRANSFER:  # still in prefill: its last pieces fail, or do not, later
-            return
+        live.computation += 1
         decode.receiving -= 1
         decode.give_back(live)
         prefill.release(live)

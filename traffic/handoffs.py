@@ -72,7 +72,8 @@ class Handoffs:
         """Stop what is on its way. All of it counts as wasted, since nobody knows how far it got; returned as flows."""
         flows = []
         for number, flow in sorted(live.open_transfers.items()):
-            self._out.add(CancelTransfer(number))
+            if self._on_fabric(live, flow):  # of the others a driver knows nothing
+                self._out.add(CancelTransfer(number))
             self._unload(live, flow)
             live.bytes_wasted += flow.bytes
             flows.append(flow)

@@ -74,6 +74,7 @@ class Live:
     cached_tokens: int = 0
     computed_tokens: int = 0
     recomputed_tokens: int = 0
+    computation: int = 0  # of the prompt: pieces of an earlier one are void
     holds_prefill: bool = False
     # Handoff
     held_tokens: int = 0  # of the prompt that the decode target has already
