@@ -65,12 +65,7 @@ def flow_metrics(
     sent = int(done["kv_bytes_sent"].sum())
     drawn = bootstrap(finite["fct_ms"], finite["request_id"], seed, resamples)
     return {
-        "requests": len(measured),
-        "completed": len(done),
-        "failed": len(measured) - len(done),
-        "timed_out": int((measured["status"] == "timeout").sum()),
-        "unfinished": int((measured["status"] == "unfinished").sum()),
-        "sessions": int(measured["session_id"].nunique()),
+        **rq.outcomes(requests),
         "workload_hash": workload_hash(requests, transfers),
         "operations": sorted({str(name) for name in measured["operation"]}),
         "duration": window.duration_s,

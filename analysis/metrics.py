@@ -148,15 +148,9 @@ def _intervals(
 
 
 def _counts(requests: pd.DataFrame) -> dict[str, Any]:
-    measured = rq.measured(requests)
     done = rq.completed(requests)
     return {
-        "requests": len(measured),
-        "completed": len(done),
-        "failed": len(measured) - len(done),
-        "timed_out": int((measured["status"] == "timeout").sum()),
-        "unfinished": int((measured["status"] == "unfinished").sum()),
-        "sessions": int(measured["session_id"].nunique()),
+        **rq.outcomes(requests),
         "total_input_tokens": int(done["input_tokens"].sum()),
         "total_cached_tokens": int(done["cached_tokens"].sum()),
         "total_output_tokens": int(done["output_tokens"].sum()),

@@ -53,6 +53,20 @@ def completed(requests: pd.DataFrame) -> pd.DataFrame:
     return chosen[chosen["status"] == "ok"]
 
 
+def outcomes(requests: pd.DataFrame) -> dict[str, int]:
+    """How many measured requests there are, and what became of them."""
+    chosen = measured(requests)
+    count = chosen["status"].value_counts()
+    return {
+        "requests": len(chosen),
+        "completed": int(count.get("ok", 0)),
+        "failed": len(chosen) - int(count.get("ok", 0)),
+        "timed_out": int(count.get("timeout", 0)),
+        "unfinished": int(count.get("unfinished", 0)),
+        "sessions": int(chosen["session_id"].nunique()),
+    }
+
+
 def stage_seconds(requests: pd.DataFrame) -> pd.DataFrame:
     """Seconds that each request spent in each stage, one column a stage; the columns of TTFT_STAGES sum to
     TTFT."""

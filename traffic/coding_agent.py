@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +35,7 @@ from scenario.models import CodingAgentWorkload, Scenario
 from traffic.compute import compute_model, nominal_constant_s, nominal_service_s
 from traffic.kv import model_of
 from traffic.layout import roles
-from traffic.requests import Phase, Request, cooldown_count
+from traffic.requests import FixedSet, Phase, Request, cooldown_count
 from traffic.rng import LogNormal, QuantileTable, exponential, from_quantiles, lognormal, uniform
 
 INPUT_TOKENS = QuantileTable((0.0, 0.5, 0.9, 0.99, 1.0), (16_127, 100_446, 209_039, 505_880, 894_371))
@@ -122,7 +122,7 @@ class _Session:
         return turn, prompt, prompt - uncached, output
 
 
-class CodingAgentSource:
+class CodingAgentSource(FixedSet):
     """The fixed set of turns and their arrivals (a `traffic.requests.Source`).
 
     The set is the first `warmup + measured + cooldown` arrivals of a nominal schedule, in which every request
@@ -160,21 +160,6 @@ class CodingAgentSource:
         self._initial: list[tuple[float, Request]] = []
         self._next: dict[tuple[int, int], Request] = {}
         self._requests = tuple(self._enumerate())
-
-    @property
-    def requests(self) -> Sequence[Request]:
-        """The fixed set, in order of nominal arrival, which is also that of request_id."""
-        return self._requests
-
-    @property
-    def measured_ids(self) -> frozenset[int]:
-        """The request_ids that count."""
-        return frozenset(r.request_id for r in self._requests if r.phase == "measured")
-
-    @property
-    def count(self) -> int:
-        """Size of the fixed set."""
-        return len(self._requests)
 
     def initial(self) -> list[tuple[float, Request]]:
         """The first turn in the set of each session, at its nominal arrival (model s)."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from traffic.requests import Phase, Request
+from traffic.requests import FixedSet, Phase, Request
 
 
-class OpenLoop:
+class OpenLoop(FixedSet):
     """Arrivals known in advance (a `traffic.requests.Source`).
 
     `summary`: what the source says of itself: its kind, rows left out because they do not parse, and the like.
@@ -15,22 +15,8 @@ class OpenLoop:
 
     def __init__(self, arrivals: Sequence[tuple[float, Request]], summary: Mapping[str, object]) -> None:
         self._arrivals = tuple(arrivals)
+        self._requests = tuple(request for _, request in self._arrivals)
         self.summary: dict[str, object] = dict(summary)
-
-    @property
-    def requests(self) -> Sequence[Request]:
-        """The fixed set, in order of arrival."""
-        return tuple(request for _, request in self._arrivals)
-
-    @property
-    def measured_ids(self) -> frozenset[int]:
-        """The request_ids that count."""
-        return frozenset(r.request_id for _, r in self._arrivals if r.phase == "measured")
-
-    @property
-    def count(self) -> int:
-        """Size of the fixed set."""
-        return len(self._arrivals)
 
     def initial(self) -> list[tuple[float, Request]]:
         """All arrivals (model s, request)."""

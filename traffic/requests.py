@@ -74,6 +74,27 @@ class Source(Protocol):
         ...
 
 
+class FixedSet:
+    """What every source has once its requests are known: `_requests` in order of nominal arrival and request_id."""
+
+    _requests: tuple[Request, ...]
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """The fixed set, in order of nominal arrival, which is also that of request_id."""
+        return self._requests
+
+    @property
+    def measured_ids(self) -> frozenset[int]:
+        """The request_ids that count."""
+        return frozenset(r.request_id for r in self._requests if r.phase == "measured")
+
+    @property
+    def count(self) -> int:
+        """Size of the fixed set."""
+        return len(self._requests)
+
+
 def cooldown_count(measured: int) -> int:
     """How many requests follow the measured ones to keep the load up until the last of those is served: 10
     %."""

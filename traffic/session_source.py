@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from scenario.errors import InputError
 from scenario.models import Scenario
@@ -13,12 +13,12 @@ from traffic.open_loop import phase_of
 from traffic.readers.rows import TraceRow
 from traffic.readers.sessions import SESSIONS
 from traffic.readers.trace import Trace
-from traffic.requests import Request, cooldown_count
+from traffic.requests import FixedSet, Request, cooldown_count
 from traffic.rng import uniform
 from traffic.trace_source import RequestMaker
 
 
-class SessionSource:
+class SessionSource(FixedSet):
     """The fixed set of turns (a `traffic.requests.Source`).
 
     User u of n takes sessions u, u + n, u + 2n, ... of the folder, one after the other; the first turn of a session
@@ -47,21 +47,6 @@ class SessionSource:
             "first_bad_row": self._trace.first_bad,
             "cut_prompts": self._make.cut_prompts,
         }
-
-    @property
-    def requests(self) -> Sequence[Request]:
-        """The fixed set, in order of nominal arrival, which is also that of request_id."""
-        return self._requests
-
-    @property
-    def measured_ids(self) -> frozenset[int]:
-        """The request_ids that count."""
-        return frozenset(r.request_id for r in self._requests if r.phase == "measured")
-
-    @property
-    def count(self) -> int:
-        """Size of the fixed set."""
-        return len(self._requests)
 
     def initial(self) -> list[tuple[float, Request]]:
         """The first turn of each user (model s, request)."""
