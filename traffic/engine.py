@@ -29,14 +29,15 @@ earlier than events already handled; what such an event sets off starts at the s
 from __future__ import annotations
 
 from scenario.models import Scenario
-from traffic.actions import Action, EmitToken, Event, TimerFired, TimerKey, TimerKind, TransferDone, TransferFailed
+from traffic.actions import Action, Event, TimerFired, TimerKey, TimerKind, TransferDone, TransferFailed
 from traffic.compute import compute_model
-from traffic.compute_curves import ConstantStep
 from traffic.decode import Decode
-from traffic.expert_parallel import FIRST_ID, ExpertParallelism
+from traffic.decode_stage import DecodeStage
+from traffic.expert_parallel import FIRST_ID
 from traffic.fit import check_requests_fit
 from traffic.gateway import Gateway, objective
 from traffic.gpu_states import GpuStates
+from traffic.handoff_stage import HandoffStage
 from traffic.handoffs import Handoffs
 from traffic.instances import build_decodes, build_prefills
 from traffic.kv import KvModel, model_of
@@ -67,14 +68,12 @@ class Engine:
         self._handoffs = Handoffs(scenario, self._out, self._gateway.path_load)
         self._batches: dict[int, Prefill] = {}
         self._batch_count = 0
-        self._pieces: dict[int, tuple[Live, int, int]] = {}  # timer -> request, its computation, bytes
         self._layers: dict[int, tuple[Prefill, Batch, int]] = {}  # timer -> groups of layers that are then done
-        self._failing: dict[int, tuple[Live, int]] = {}  # timer -> request, its attempt
-        self._ends: dict[int, tuple[Decode, int]] = {}  # timer -> decode target, its generation
         self._compute = compute_model(scenario)
-        self._experts = ExpertParallelism(scenario, self._decodes, self._out)
-        self._constant_step = isinstance(self._compute.decode, ConstantStep) and self._experts.settings is None
         self._states = GpuStates()
+        self._stage = HandoffStage(scenario, model, self._decodes, self._handoffs, self._out, self._states)
+        known = self._open_measured.discard
+        self._decoding = DecodeStage(scenario, self._compute, self._decodes, self._out, known, self._finish)
 
     # What a driver and the run folder see
 
@@ -141,20 +140,16 @@ class Engine:
             if prefill is not None:
                 self._prefill_done(prefill, t_s)
         elif kind is TimerKind.DECODE_END:
-            if (end := self._ends.pop(number, None)) is not None:
-                self._decode_end(*end, t_s)
+            self._decoding.end_due(number, t_s)
         elif kind is TimerKind.EP_ROUND:
-            for done in self._experts.computed(number, t_s):
-                self._last_token(done, t_s)
+            self._decoding.round_computed(number, t_s)
         elif kind is TimerKind.LAYERS:
             if (found := self._layers.pop(number, None)) is not None:
                 self._layers_done(*found, t_s)
         elif kind is TimerKind.SUBMIT:
-            if (piece := self._pieces.pop(number, None)) is not None:
-                self._overhead_over(*piece, t_s)
+            self._stage.overhead_over(number, t_s)
         elif kind is TimerKind.HANDOFF_TIMEOUT:
-            live, attempt = self._failing.pop(number, (None, 0))
-            if live is not None and attempt == live.attempt and live.step is Step.TRANSFER:
+            if (live := self._stage.timed_out(number)) is not None:
                 self._handoff_failed(live, t_s)
         else:
             if number not in self._lives:
@@ -167,7 +162,7 @@ class Engine:
         elif kind is TimerKind.ENQUEUE and live.step is Step.GATEWAY:
             self._place(live, t_s)
         elif kind is TimerKind.FIRST_TOKEN and live.step is Step.FIRST_STEP:
-            self._first_token(live, t_s)
+            self._decoding.first_token(live, t_s)
         elif kind is TimerKind.FINISHED and live.step is Step.DECODING:
             self._finish(live, t_s)
         elif kind is TimerKind.TIMEOUT:
@@ -242,7 +237,7 @@ class Engine:
             if self._serving.transfer_mode != "whole":
                 for live in early:
                     if not live.holds_decode:
-                        self._ask_decode(live, batch.start_s)
+                        self._stage.ask_decode(live, batch.start_s)
         self._states.note(prefill, t_s)
 
     def _layers_done(self, prefill: Prefill, batch: Batch, groups: int, t_s: float) -> None:
@@ -251,7 +246,7 @@ class Engine:
         for part in batch.parts:
             if part.live.step is Step.FORWARD:
                 end = part.live.cached_tokens + part.live.computed_tokens + part.tokens
-                self._ready(part.live, end, groups, t_s)
+                self._stage.ready(part.live, end, groups, t_s)
 
     def _prefill_done(self, prefill: Prefill, t_s: float) -> None:
         batch = prefill.end_batch(t_s)
@@ -269,10 +264,10 @@ class Engine:
             else:
                 live.step = Step.QUEUED
             if last or self._serving.transfer_mode != "whole":
-                self._ready(live, live.cached_tokens + live.computed_tokens, self._serving.layer_groups, t_s)
+                self._stage.ready(live, live.cached_tokens + live.computed_tokens, self._serving.layer_groups, t_s)
         touched = {live.decode_name: self._decode_of(live) for live in ended}
         for decode in touched.values():
-            self._run_decode(decode, t_s)
+            self._stage.run_decode(decode, t_s)
         for live in ended:
             if live.holds_decode:
                 self._maybe_arrived(live)
@@ -285,68 +280,15 @@ class Engine:
         here_s = live.mark("decode_alloc", t_s)
         live.step = Step.ALLOC
         if live.holds_decode:
-            self._transfer_begins(live, here_s)
+            self._stage.begins(live, here_s)
         elif not live.asks_decode:
             self._decode_of(live).ask(live)
 
     # Handoff
 
-    def _ask_decode(self, live: Live, t_s: float) -> None:
-        decode = self._decode_of(live)
-        decode.ask(live)
-        self._run_decode(decode, t_s)
-
-    def _run_decode(self, decode: Decode, t_s: float) -> None:
-        while (live := decode.take()) is not None:
-            start_s = t_s
-            if live.step is Step.ALLOC:
-                start_s = self._transfer_begins(live, t_s)
-            ready, live.waiting = live.waiting, []
-            for size in ready:
-                self._submit(live, size, start_s)
-        self._states.note(decode, t_s)
-
-    def _transfer_begins(self, live: Live, t_s: float) -> float:
-        start_s = live.mark("kv_transfer", t_s)
-        live.step = Step.TRANSFER
-        if self._serving.handoff_timeout_s is not None:
-            number = self._out.numbered_timer(start_s + self._serving.handoff_timeout_s, TimerKind.HANDOFF_TIMEOUT)
-            self._failing[number] = live, live.attempt
-        return start_s
-
-    def _ready(self, live: Live, end_tokens: int, groups: int, t_s: float) -> None:
-        """KV of the prompt up to `end_tokens` is computed in the first `groups` groups of layers: send what was not."""
-        total = self._serving.layer_groups if self._serving.transfer_mode == "layerwise" else groups
-        tokens = max(0, end_tokens - max(live.sent_tokens, live.held_tokens))
-        whole = self._model.kv_bytes(tokens)
-        size = whole * groups // total - whole * live.sent_layers // total
-        live.sent_layers = groups
-        if groups == total:
-            live.sent_tokens, live.sent_layers = max(live.sent_tokens, end_tokens), 0
-        if size == 0:
-            return
-        if live.holds_decode:
-            self._submit(live, size, t_s)
-        else:
-            live.waiting.append(size)
-
-    def _submit(self, live: Live, size: int, t_s: float) -> None:
-        if self._serving.transfer_overhead_ms:
-            live.unsubmitted += 1
-            at_s = t_s + self._serving.transfer_overhead_ms / 1e3
-            self._pieces[self._out.numbered_timer(at_s, TimerKind.SUBMIT)] = live, live.computation, size
-        else:
-            self._handoffs.send(live, self._handoffs.flows(live, size), t_s)
-
-    def _overhead_over(self, live: Live, computation: int, size: int, t_s: float) -> None:
-        if computation == live.computation and live.step in BEFORE_FIRST_TOKEN:
-            live.unsubmitted -= 1
-            self._handoffs.send(live, self._handoffs.flows(live, size), t_s)
-
     def _on_transfer_done(self, transfer_id: int, t_s: float) -> None:
         if transfer_id >= FIRST_ID:
-            for done in self._experts.arrived(transfer_id, t_s):
-                self._last_token(done, t_s)
+            self._decoding.round_arrived(transfer_id, t_s)
             return
         live = self._handoffs.arrived(transfer_id, t_s)
         if live is None:
@@ -359,7 +301,7 @@ class Engine:
     def _maybe_arrived(self, live: Live) -> None:
         """Go on where the whole cache is at decode. Flows may be reported out of the order of their stamps; the last
         stamp counts."""
-        if live.step is not Step.TRANSFER or live.open_transfers or live.waiting or live.unsubmitted:
+        if not self._stage.whole(live):
             return
         here_s = live.mark("decode_waiting", live.last_byte_s)
         live.mark("decode_first_step", here_s)
@@ -369,14 +311,14 @@ class Engine:
         decode.decoding += 1
         prefill.release(live)
         if self._serving.max_inbound is not None:
-            self._run_decode(decode, here_s)
+            self._stage.run_decode(decode, here_s)
         self._states.note(decode, here_s)
         self._run_prefill(prefill, here_s)
         if self._serving.decode_first_step_ms:
             at_s = here_s + self._serving.decode_first_step_ms / 1e3
             self._out.timer(at_s, TimerKind.FIRST_TOKEN, live.request.request_id)
         else:
-            self._first_token(live, here_s)
+            self._decoding.first_token(live, here_s)
 
     def _handoff_failed(self, live: Live, t_s: float) -> None:
         """Send again what is missing, compute it again, or give the request up."""
@@ -392,7 +334,7 @@ class Engine:
             self._recompute(live, t_s)
             return
         if live.step is Step.TRANSFER:
-            self._transfer_begins(live, t_s)
+            self._stage.begins(live, t_s)
         self._handoffs.send(live, flows, t_s)  # while the prompt is computed, there is nothing to compute again
 
     def _recompute(self, live: Live, t_s: float) -> None:
@@ -406,45 +348,10 @@ class Engine:
         live.computed_tokens = live.sent_tokens = live.sent_layers = 0
         live.waiting, live.unsubmitted = [], 0
         self._gateway.outstanding("prefill", live.prefill_name, 1, live.uncached_tokens)
-        self._run_decode(decode, t_s)
+        self._stage.run_decode(decode, t_s)
         self._enqueue(live, t_s)
 
-    # Decode
-
-    def _first_token(self, live: Live, t_s: float) -> None:
-        first_s = live.mark("first_token", t_s)
-        live.step = Step.DECODING
-        request, number = live.request, live.request.request_id
-        self._out.add(EmitToken(number, first_s))
-        if self._constant_step:
-            # The last token's instant is known now, also if the run ends before it.
-            end_s = live.mark("finished", first_s + (request.output_tokens - 1) * self._compute.decode_step_s(1, 0))
-            self._open_measured.discard(number)
-            self._out.timer(end_s, TimerKind.FINISHED, number)
-        else:
-            decode = self._decode_of(live)
-            decode.join(live, first_s)
-            if decode.by_rounds:
-                self._experts.joined(decode, first_s)
-            else:
-                self._await_end(decode)
-
-    def _await_end(self, decode: Decode) -> None:
-        following = decode.next_end()
-        if following is not None:
-            self._ends[self._out.numbered_timer(following[0], TimerKind.DECODE_END)] = decode, decode.generation
-
-    def _decode_end(self, decode: Decode, generation: int, t_s: float) -> None:
-        if generation != decode.generation:  # somebody has joined or left since
-            return
-        live = decode.leave_first(t_s)
-        self._await_end(decode)
-        self._last_token(live, t_s)
-
-    def _last_token(self, live: Live, t_s: float) -> None:
-        live.mark("finished", t_s)
-        self._open_measured.discard(live.request.request_id)
-        self._finish(live, t_s)
+    # End
 
     def _finish(self, live: Live, t_s: float) -> None:
         live.step = Step.FINISHED
@@ -454,10 +361,8 @@ class Engine:
         if self._serving.transfer_content == "delta":
             decode.cache.insert(live.request, live.request.total_tokens)
         self._gateway.outstanding("decode", live.decode_name, -1, -live.request.total_tokens)
-        self._run_decode(decode, t_s)
+        self._stage.run_decode(decode, t_s)
         self._follow(live.request, live.instants["finished"])
-
-    # Giving up
 
     def _give_up(self, live: Live, why: Step, t_s: float) -> None:
         step = live.step
@@ -483,7 +388,7 @@ class Engine:
                 prefill.release(live)
             self._handoffs.cancel(live)
             live.waiting.clear()
-            self._run_decode(decode, t_s)
+            self._stage.run_decode(decode, t_s)
             self._run_prefill(prefill, t_s)
         self._follow(live.request, max(t_s, live.instants["arrival"]))
 
