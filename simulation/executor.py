@@ -20,7 +20,7 @@ from traffic.actions import (
     StartTransfer,
     TimerFired,
     TransferDone,
-    event_order,
+    queued,
 )
 from traffic.player import Player
 
@@ -42,7 +42,7 @@ class VirtualTime:
     def __init__(self, engine: Player, network: FluidNetwork, plan: Callable[[StartTransfer], Transfer]) -> None:
         """`plan` says over which lanes an order goes; it is called once an order, in the order of submission."""
         self._engine, self._network, self._plan = engine, network, plan
-        self._timers: list[tuple[tuple[float, int, int], Event]] = []
+        self._timers: list[tuple[float, int, int, Event]] = []
         self.sent: dict[int, Sent] = {}
         self.events = 0
 
@@ -51,7 +51,7 @@ class VirtualTime:
         now_s = 0.0
         self._carry_out(self._engine.start(), now_s)
         while not self._engine.finished:
-            timer_s = self._timers[0][0][0] if self._timers else None
+            timer_s = self._timers[0][0] if self._timers else None
             end_s = self._network.next_completion()
             if end_s is not None and (timer_s is None or end_s <= timer_s):
                 now_s = end_s
@@ -59,7 +59,7 @@ class VirtualTime:
                     self._finish(end, now_s)
             elif timer_s is not None:
                 # All ends until now have been collected, so the network's clock follows by itself.
-                now_s, (_, event) = timer_s, heapq.heappop(self._timers)
+                now_s, (_, _, _, event) = timer_s, heapq.heappop(self._timers)
                 self._feed(event, now_s)
             else:
                 raise RunError("the serving engine is not finished, but waits for no timer and no transfer")
@@ -80,8 +80,7 @@ class VirtualTime:
     def _carry_out(self, actions: Sequence[Action], now_s: float) -> None:
         for action in actions:
             if isinstance(action, StartTimer):
-                fired = TimerFired(action.key)
-                heapq.heappush(self._timers, (event_order(max(action.at_s, now_s), fired), fired))
+                heapq.heappush(self._timers, queued(max(action.at_s, now_s), TimerFired(action.key)))
             elif isinstance(action, StartTransfer):
                 transfer = self._plan(action)
                 self.sent[action.transfer_id] = Sent(action, transfer, now_s)

@@ -6,7 +6,6 @@ the process, so that it can be compared between sizes: it must not grow with the
 
 from __future__ import annotations
 
-import heapq
 import json
 import random
 import resource
@@ -14,18 +13,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from scenario.load import with_changes
-from scenario.models import Scenario
-from traffic.actions import Action, Event, StartTimer, StartTransfer, TimerFired, TransferDone, event_order
-from traffic.engine import Engine
+from traffic import bench_engine
 from traffic.readers.trace import FORMATS, Trace, detect
-from traffic.sources import make_source
 
 GOAL_ROWS_PER_S = 200_000
-GOAL_EVENTS_PER_S = 100_000
 ROWS = {"csv": 500_000, "jsonl": 50_000}
 
 
@@ -119,36 +113,7 @@ def main() -> None:
             write(path, name, ROWS["csv" if header else "jsonl"])
             subprocess.run([sys.executable, "-m", "traffic.bench", str(path)], check=True)
             path.unlink()
-    events, seconds = engine()
-    rate = f"{events / seconds:,.0f} events/s of CPU time (goal {GOAL_EVENTS_PER_S:,})"
-    print(f"serving engine: {events:,} events, {rate}")
-
-
-def engine() -> tuple[int, float]:
-    """(events, CPU seconds) of the serving engine alone: 20,000 Poisson requests on 32 GPUs, handoffs of 10 ms."""
-    workload = {"kind": "synthetic", "requests": 20_000, "arrivals": {"kind": "poisson", "rate_per_s": 5.0}}
-    scenario = with_changes(Scenario(), {"workload": workload})
-    served = Engine(scenario, make_source(scenario))
-    due: list[tuple[tuple[float, int, int], Event]] = []
-
-    def carry_out(actions: Iterable[Action], now_s: float) -> None:
-        for action in actions:
-            event: Event
-            if isinstance(action, StartTimer):
-                at_s, event = max(action.at_s, now_s), TimerFired(action.key)
-            elif isinstance(action, StartTransfer):
-                at_s, event = now_s + 0.01, TransferDone(action.transfer_id)
-            else:
-                continue
-            heapq.heappush(due, (event_order(at_s, event), event))
-
-    events, began = 0, time.process_time()
-    carry_out(served.start(), 0.0)
-    while not served.finished:
-        (at_s, _, _), event = heapq.heappop(due)
-        carry_out(served.on(event, at_s), at_s)
-        events += 1
-    return events, time.process_time() - began
+    print(bench_engine.text())
 
 
 if __name__ == "__main__":

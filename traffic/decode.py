@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from traffic.records import Live
 StepTime = Callable[[int, float], float]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Decode:
     """Slots and memory are reserved in FIFO order before a handoff starts and freed at the last token.
 
@@ -40,6 +41,13 @@ class Decode:
     _rate: float = 0.0  # steps a second now
     _context: int = 0
     _ends: list[tuple[float, int, Live]] = field(default_factory=list)
+    noted: str = ""  # the state last written down, and when (`traffic.gpu_states`)
+    noted_s: float = -math.inf
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Whose states these are."""
+        return self.target.gpus
 
     def ask(self, live: Live) -> None:
         """Queue for a slot and memory."""

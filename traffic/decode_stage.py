@@ -26,11 +26,13 @@ class DecodeStage:
         known: Callable[[int], None],
         ended: Callable[[Live, float], None],
     ) -> None:
-        self._compute, self._decodes, self._out = compute, decodes, out
+        self._out = out
         self._known, self._ended = known, ended
         self._ends: dict[int, tuple[Decode, int]] = {}  # timer -> decode target, its generation
         self._experts = ExpertParallelism(scenario, decodes, out)
-        self._constant_step = isinstance(compute.decode, ConstantStep) and self._experts.settings is None
+        self._constant_step_s: float | None = None
+        if isinstance(compute.decode, ConstantStep) and self._experts.settings is None:
+            self._constant_step_s = compute.decode.step_s
 
     def first_token(self, live: Live, t_s: float) -> None:
         """The first token is out."""
@@ -38,13 +40,13 @@ class DecodeStage:
         live.step = Step.DECODING
         request, number = live.request, live.request.request_id
         self._out.add(EmitToken(number, first_s))
-        if self._constant_step:
+        if self._constant_step_s is not None:
             # The last token's instant is known now, also if the run ends before it.
-            end_s = live.mark("finished", first_s + (request.output_tokens - 1) * self._compute.decode_step_s(1, 0))
+            end_s = live.mark("finished", first_s + (request.output_tokens - 1) * self._constant_step_s)
             self._known(number)
             self._out.timer(end_s, TimerKind.FINISHED, number)
         else:
-            decode = self._decodes[live.decode_name]
+            decode = live.at_decode
             decode.join(live, first_s)
             if decode.by_rounds:
                 self._experts.joined(decode, first_s)

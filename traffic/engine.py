@@ -28,10 +28,11 @@ earlier than events already handled; what such an event sets off starts at the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from scenario.models import Scenario
-from traffic.actions import Action, Event, TimerFired, TimerKey, TimerKind, TransferDone, TransferFailed
+from traffic.actions import Action, Event, TimerFired, TimerKind, TransferDone, TransferFailed
 from traffic.compute import compute_model
-from traffic.decode import Decode
 from traffic.decode_stage import DecodeStage
 from traffic.expert_parallel import FIRST_ID
 from traffic.fit import check_requests_fit
@@ -42,7 +43,8 @@ from traffic.handoffs import Handoffs
 from traffic.instances import build_decodes, build_prefills
 from traffic.kv import KvModel, model_of
 from traffic.outbox import Outbox
-from traffic.prefill import Batch, Prefill
+from traffic.plain import plain
+from traffic.prefill import Prefill
 from traffic.prefix_pool import remote_prefix
 from traffic.records import BEFORE_FIRST_TOKEN, Live, Step
 from traffic.requests import Request, Source
@@ -56,10 +58,10 @@ class Engine:
     """
 
     def __init__(self, scenario: Scenario, source: Source) -> None:
-        self._scenario, self._serving, self._source = scenario, scenario.serving, source
+        self._seed, self._serving, self._source = scenario.seed, plain(scenario.serving), source
         self._model = model = model_of(scenario.serving)
         check_requests_fit(scenario, model, source)
-        self._lives = {r.request_id: self._live(r, model) for r in source.requests}
+        self._lives = {r.request_id: self._live(r, scenario, model) for r in source.requests}
         self._open_measured = set(source.measured_ids)
         self._out = Outbox()
         self._prefills = build_prefills(scenario, model)
@@ -68,12 +70,13 @@ class Engine:
         self._handoffs = Handoffs(scenario, self._out, self._gateway.path_load)
         self._batches: dict[int, Prefill] = {}
         self._batch_count = 0
-        self._layers: dict[int, tuple[Prefill, Batch, int]] = {}  # timer -> groups of layers that are then done
         self._compute = compute_model(scenario)
+        self._prefill_s = self._compute.prefill
         self._states = GpuStates()
-        self._stage = HandoffStage(scenario, model, self._decodes, self._handoffs, self._out, self._states)
+        self._stage = HandoffStage(scenario, model, self._handoffs, self._out, self._states)
         known = self._open_measured.discard
         self._decoding = DecodeStage(scenario, self._compute, self._decodes, self._out, known, self._finish)
+        self._timers = self._timer_handlers()
 
     # What a driver and the run folder see
 
@@ -93,10 +96,11 @@ class Engine:
         Events about requests that are over are ignored. A transfer or timer that was never started is a
         defect of the driver and raises `ValueError`.
         """
-        if isinstance(event, TransferDone):
+        if isinstance(event, TimerFired):
+            kind, number = event.key
+            self._timers[kind](number, t_s)
+        elif isinstance(event, TransferDone):
             self._on_transfer_done(event.transfer_id, t_s)
-        elif isinstance(event, TimerFired):
-            self._on_timer(event.key, t_s)
         elif isinstance(event, TransferFailed):
             live = self._handoffs.owner(event.transfer_id)
             if event.transfer_id in live.open_transfers:
@@ -129,53 +133,49 @@ class Engine:
 
     # Timers
 
-    def _on_timer(self, key: TimerKey, t_s: float) -> None:
-        kind, number = key
-        if kind is TimerKind.LOCAL_DONE:
-            self._on_transfer_done(number, t_s)
-        elif kind is TimerKind.PREFILL_DONE:
-            if number >= self._batch_count:
-                raise ValueError(f"no such batch: {key}")
-            prefill = self._batches.pop(number, None)
-            if prefill is not None:
-                self._prefill_done(prefill, t_s)
-        elif kind is TimerKind.DECODE_END:
-            self._decoding.end_due(number, t_s)
-        elif kind is TimerKind.EP_ROUND:
-            self._decoding.round_computed(number, t_s)
-        elif kind is TimerKind.LAYERS:
-            if (found := self._layers.pop(number, None)) is not None:
-                self._layers_done(*found, t_s)
-        elif kind is TimerKind.SUBMIT:
-            self._stage.overhead_over(number, t_s)
-        elif kind is TimerKind.HANDOFF_TIMEOUT:
-            if (live := self._stage.timed_out(number)) is not None:
-                self._handoff_failed(live, t_s)
-        else:
-            if number not in self._lives:
-                raise ValueError(f"no such request: {key}")
-            self._on_request_timer(kind, self._lives[number], t_s)
+    def _timer_handlers(self) -> list[Callable[[int, float], object]]:
+        """What a timer leads to, by its kind."""
+        stage, decoding = self._stage, self._decoding
+        found = {
+            TimerKind.LOCAL_DONE: self._on_transfer_done,
+            TimerKind.PREFILL_DONE: self._prefill_done,
+            TimerKind.LAYERS: stage.layers_done,
+            TimerKind.SUBMIT: stage.overhead_over,
+            TimerKind.HANDOFF_TIMEOUT: self._handoff_timed_out,
+            TimerKind.DECODE_END: decoding.end_due,
+            TimerKind.EP_ROUND: decoding.round_computed,
+            TimerKind.ARRIVAL: self._if_at(Step.FUTURE, self._arrive),
+            TimerKind.ENQUEUE: self._if_at(Step.GATEWAY, self._place),
+            TimerKind.FIRST_TOKEN: self._if_at(Step.FIRST_STEP, decoding.first_token),
+            TimerKind.FINISHED: self._if_at(Step.DECODING, self._finish),
+            TimerKind.TIMEOUT: lambda number, t_s: self._give_up(self._known(number), Step.TIMED_OUT, t_s),
+            TimerKind.CANCEL: lambda number, t_s: self._give_up(self._known(number), Step.CANCELLED, t_s),
+        }
+        return [found.get(kind, self._known) for kind in range(max(TimerKind) + 1)]  # type: ignore[call-overload]
 
-    def _on_request_timer(self, kind: TimerKind, live: Live, t_s: float) -> None:
-        if kind is TimerKind.ARRIVAL and live.step is Step.FUTURE:
-            self._arrive(live, t_s)
-        elif kind is TimerKind.ENQUEUE and live.step is Step.GATEWAY:
-            self._place(live, t_s)
-        elif kind is TimerKind.FIRST_TOKEN and live.step is Step.FIRST_STEP:
-            self._decoding.first_token(live, t_s)
-        elif kind is TimerKind.FINISHED and live.step is Step.DECODING:
-            self._finish(live, t_s)
-        elif kind is TimerKind.TIMEOUT:
-            self._give_up(live, Step.TIMED_OUT, t_s)
-        elif kind is TimerKind.CANCEL:
-            self._give_up(live, Step.CANCELLED, t_s)
+    def _if_at(self, step: Step, then: Callable[[Live, float], None]) -> Callable[[int, float], None]:
+        """A handler that does nothing where its request is not (any more) at this step."""
+        lives = self._lives
+
+        def handler(number: int, t_s: float) -> None:
+            live = lives.get(number) or self._known(number)
+            if live.step is step:
+                then(live, t_s)
+
+        return handler
+
+    def _known(self, number: int, _: float = 0.0) -> Live:
+        """The request; also what becomes of a timer that means nothing here. Raises ValueError."""
+        if number not in self._lives:
+            raise ValueError(f"no such request: {number}")
+        return self._lives[number]
 
     # Arrival and prefill
 
     def _arrive(self, live: Live, t_s: float) -> None:
         live.mark("arrival", t_s)
         live.step = Step.GATEWAY
-        serving, seed, number = self._serving, self._scenario.seed, live.request.request_id
+        serving, seed, number = self._serving, self._seed, live.request.request_id
         self._out.timer(t_s + serving.timeout_s, TimerKind.TIMEOUT, number)
         share = serving.client_cancel_share
         if share and uniform(seed, number, purpose="cancel") < share:
@@ -188,7 +188,7 @@ class Engine:
 
     def _place(self, live: Live, t_s: float) -> None:
         self._gateway.place(live)
-        prefill, decode = self._prefill_of(live), self._decode_of(live)
+        prefill, decode = live.at_prefill, live.at_decode
         request, serving = live.request, self._serving
         live.cached_tokens = request.cached_tokens
         if serving.prefix_cache != "assumed":
@@ -196,12 +196,12 @@ class Engine:
         if serving.transfer_content == "delta":
             live.held_tokens = decode.cache.match(request)
         if share := serving.local_handoff_share:
-            live.local = uniform(self._scenario.seed, request.request_id, purpose="local") < share
+            live.local = uniform(self._seed, request.request_id, purpose="local") < share
         live.mark("prefill_waiting", t_s)
         pooled = serving.prefix_cache == "pool"
         read = remote_prefix(live, prefill, self._prefills.values(), self._model) if pooled else []
-        self._gateway.outstanding("prefill", live.prefill_name, 1, live.uncached_tokens)
-        self._gateway.outstanding("decode", live.decode_name, 1, request.total_tokens)
+        self._gateway.count_prefill(live.prefill_name, 1, live.uncached_tokens)
+        self._gateway.count_decode(live.decode_name, 1, request.total_tokens)
         if read:
             live.step = Step.FETCH
             self._handoffs.send(live, self._handoffs.by_nic(live, read), t_s, "prefix")
@@ -210,14 +210,14 @@ class Engine:
 
     def _enqueue(self, live: Live, t_s: float) -> None:
         live.step = Step.QUEUED
-        prefill = self._prefill_of(live)
+        prefill = live.at_prefill
         prefill.queue.append(live)
         self._run_prefill(prefill, t_s)
 
     def _run_prefill(self, prefill: Prefill, t_s: float) -> None:
-        batch = prefill.take_batch(t_s, self._batch_count)
+        batch = prefill.take_batch(t_s, self._batch_count) if prefill.running is None and prefill.queue else None
         if batch is not None:
-            duration_s = self._compute.prefill_s(batch.tokens)
+            duration_s = self._prefill_s(batch.tokens)
             early: list[Live] = []
             for live, _, _ in batch.parts:
                 live.batch = batch.number
@@ -229,26 +229,19 @@ class Engine:
             self._out.timer(batch.start_s + duration_s, TimerKind.PREFILL_DONE, batch.number)
             self._batches[batch.number] = prefill
             self._batch_count += 1
-            if self._serving.transfer_mode == "layerwise":
-                groups = self._serving.layer_groups
-                for done in range(1, groups):
-                    at_s = batch.start_s + duration_s * done / groups
-                    self._layers[self._out.numbered_timer(at_s, TimerKind.LAYERS)] = prefill, batch, done
             if self._serving.transfer_mode != "whole":
+                self._stage.time_layers(prefill, batch, duration_s)
                 for live in early:
                     if not live.holds_decode:
                         self._stage.ask_decode(live, batch.start_s)
         self._states.note(prefill, t_s)
 
-    def _layers_done(self, prefill: Prefill, batch: Batch, groups: int, t_s: float) -> None:
-        if prefill.running is not batch:
+    def _prefill_done(self, number: int, t_s: float) -> None:
+        if number >= self._batch_count:
+            raise ValueError(f"no such batch: {number}")
+        prefill = self._batches.pop(number, None)
+        if prefill is None:
             return
-        for part in batch.parts:
-            if part.live.step is Step.FORWARD:
-                end = part.live.cached_tokens + part.live.computed_tokens + part.tokens
-                self._stage.ready(part.live, end, groups, t_s)
-
-    def _prefill_done(self, prefill: Prefill, t_s: float) -> None:
         batch = prefill.end_batch(t_s)
         ended: list[Live] = []
         for live, tokens, last in batch.parts:
@@ -265,8 +258,7 @@ class Engine:
                 live.step = Step.QUEUED
             if last or self._serving.transfer_mode != "whole":
                 self._stage.ready(live, live.cached_tokens + live.computed_tokens, self._serving.layer_groups, t_s)
-        touched = {live.decode_name: self._decode_of(live) for live in ended}
-        for decode in touched.values():
+        for decode in dict.fromkeys([live.at_decode for live in ended]):
             self._stage.run_decode(decode, t_s)
         for live in ended:
             if live.holds_decode:
@@ -274,7 +266,7 @@ class Engine:
         self._run_prefill(prefill, t_s)
 
     def _prefill_complete(self, prefill: Prefill, live: Live, t_s: float) -> None:
-        self._gateway.outstanding("prefill", live.prefill_name, -1, -live.uncached_tokens)
+        self._gateway.count_prefill(live.prefill_name, -1, -live.uncached_tokens)
         if self._serving.prefix_cache != "assumed":
             prefill.cache.insert(live.request, live.request.input_tokens)
         here_s = live.mark("decode_alloc", t_s)
@@ -282,7 +274,7 @@ class Engine:
         if live.holds_decode:
             self._stage.begins(live, here_s)
         elif not live.asks_decode:
-            self._decode_of(live).ask(live)
+            live.at_decode.ask(live)
 
     # Handoff
 
@@ -301,24 +293,29 @@ class Engine:
     def _maybe_arrived(self, live: Live) -> None:
         """Go on where the whole cache is at decode. Flows may be reported out of the order of their stamps; the last
         stamp counts."""
-        if not self._stage.whole(live):
+        if live.open_transfers or live.step is not Step.TRANSFER or live.waiting or live.unsubmitted:
             return
         here_s = live.mark("decode_waiting", live.last_byte_s)
         live.mark("decode_first_step", here_s)
         live.step = Step.FIRST_STEP
-        decode, prefill = self._decode_of(live), self._prefill_of(live)
+        decode, prefill = live.at_decode, live.at_prefill
         decode.receiving -= 1
         decode.decoding += 1
         prefill.release(live)
         if self._serving.max_inbound is not None:
             self._stage.run_decode(decode, here_s)
         self._states.note(decode, here_s)
-        self._run_prefill(prefill, here_s)
+        if prefill.queue:
+            self._run_prefill(prefill, here_s)
         if self._serving.decode_first_step_ms:
             at_s = here_s + self._serving.decode_first_step_ms / 1e3
             self._out.timer(at_s, TimerKind.FIRST_TOKEN, live.request.request_id)
         else:
             self._decoding.first_token(live, here_s)
+
+    def _handoff_timed_out(self, timer: int, t_s: float) -> None:
+        if (live := self._stage.timed_out(timer)) is not None:
+            self._handoff_failed(live, t_s)
 
     def _handoff_failed(self, live: Live, t_s: float) -> None:
         """Send again what is missing, compute it again, or give the request up."""
@@ -339,15 +336,12 @@ class Engine:
 
     def _recompute(self, live: Live, t_s: float) -> None:
         """The handoff is given up on both sides, and the prompt goes to the end of its prefill queue."""
-        prefill, decode = self._prefill_of(live), self._decode_of(live)
-        live.computation += 1
+        prefill, decode = live.at_prefill, live.at_decode
         decode.receiving -= 1
         decode.give_back(live)
         prefill.release(live)
-        live.recomputed_tokens += live.computed_tokens
-        live.computed_tokens = live.sent_tokens = live.sent_layers = 0
-        live.waiting, live.unsubmitted = [], 0
-        self._gateway.outstanding("prefill", live.prefill_name, 1, live.uncached_tokens)
+        live.forget_computed()
+        self._gateway.count_prefill(live.prefill_name, 1, live.uncached_tokens)
         self._stage.run_decode(decode, t_s)
         self._enqueue(live, t_s)
 
@@ -355,12 +349,12 @@ class Engine:
 
     def _finish(self, live: Live, t_s: float) -> None:
         live.step = Step.FINISHED
-        decode = self._decode_of(live)
+        decode = live.at_decode
         decode.decoding -= 1
         decode.give_back(live)
         if self._serving.transfer_content == "delta":
             decode.cache.insert(live.request, live.request.total_tokens)
-        self._gateway.outstanding("decode", live.decode_name, -1, -live.request.total_tokens)
+        self._gateway.count_decode(live.decode_name, -1, -live.request.total_tokens)
         self._stage.run_decode(decode, t_s)
         self._follow(live.request, live.instants["finished"])
 
@@ -371,10 +365,10 @@ class Engine:
         live.step = why
         self._open_measured.discard(live.request.request_id)
         if step is not Step.GATEWAY:
-            prefill, decode = self._prefill_of(live), self._decode_of(live)
-            self._gateway.outstanding("decode", live.decode_name, -1, -live.request.total_tokens)
+            prefill, decode = live.at_prefill, live.at_decode
+            self._gateway.count_decode(live.decode_name, -1, -live.request.total_tokens)
             if step in (Step.FETCH, Step.QUEUED, Step.FORWARD):
-                self._gateway.outstanding("prefill", live.prefill_name, -1, -live.uncached_tokens)
+                self._gateway.count_prefill(live.prefill_name, -1, -live.uncached_tokens)
             if step is Step.QUEUED:
                 prefill.queue.remove(live)
             if live.asks_decode:
@@ -399,12 +393,6 @@ class Engine:
 
     # Small parts
 
-    def _live(self, request: Request, model: KvModel) -> Live:
+    def _live(self, request: Request, scenario: Scenario, model: KvModel) -> Live:
         whole, with_output = model.kv_bytes(request.input_tokens), model.kv_bytes(request.total_tokens)
-        return Live(request, whole, with_output, objective(self._scenario, request))
-
-    def _prefill_of(self, live: Live) -> Prefill:
-        return self._prefills[live.prefill_name]
-
-    def _decode_of(self, live: Live) -> Decode:
-        return self._decodes[live.decode_name]
+        return Live(request, whole, with_output, objective(scenario, request))

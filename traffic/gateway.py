@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from scenario.models import Scenario
 from traffic.decode import Decode
 from traffic.path_load import PathLoad
-from traffic.placement import Asked, Load, Placer
+from traffic.placement import Asked, Choice, Load, Placer
 from traffic.prefill import Prefill
 from traffic.records import Live, Objective
 from traffic.requests import Request
@@ -35,6 +35,7 @@ class Gateway:
         )
         self.path_load = PathLoad(scenario) if set(policies) & set(PATH_AWARE) else None
         self._load = {role: (defaultdict[str, int](int), defaultdict[str, int](int)) for role in ("prefill", "decode")}
+        self._prefill_load, self._decode_load = self._load["prefill"], self._load["decode"]
         self._loads = {role: Load(*found) for role, found in self._load.items()}
         self._last: dict[int, tuple[str, str]] = {}
 
@@ -42,17 +43,29 @@ class Gateway:
         """Choose; the request counts as outstanding at both from now on."""
         request = live.request
         last = self._last.get(request.session_id, (None, None))
+        if self._prefill_placer.by_turns:
+            live.prefill = self._prefill_placer.turn(self._names)
+        else:
+            live.prefill = self._prefill(request, last[0])
+        prefill = live.at_prefill = self._prefills[live.prefill.name]
+        if self._decode_placer.by_turns:
+            live.decode = self._decode_placer.turn(prefill.target_names)
+        else:
+            live.decode = self._decode(request, last[1], prefill)
+        name = live.decode.name
+        live.at_decode = self._decodes[name]
+        live.source, live.target = prefill.instance, prefill.targets[name]
+        self._last[request.session_id] = live.prefill.name, name
 
+    def _prefill(self, request: Request, last: str | None) -> Choice:
         def uncached(name: str) -> float:
             return float(request.input_tokens - self._prefills[name].cache.match(request))
 
-        live.prefill = self._prefill_placer.choose(
-            self._names,
-            self._loads["prefill"],
-            Asked(request.request_id, last[0], _instance(self._prefills, request.prefill_gpu), uncached),
-        )
-        prefill = self._prefills[live.prefill.name]
+        recorded = _instance(self._prefills, request.prefill_gpu)
+        asked = Asked(request.request_id, last, recorded, uncached)
+        return self._prefill_placer.choose(self._names, self._loads["prefill"], asked)
 
+    def _decode(self, request: Request, last: str | None, prefill: Prefill) -> Choice:
         def path_s(name: str) -> float:
             if self.path_load is None:
                 return 0.0
@@ -62,18 +75,21 @@ class Gateway:
         def lacking(name: str) -> float:
             return float(request.input_tokens - self._decodes[name].cache.match(request))
 
-        live.decode = self._decode_placer.choose(
-            prefill.target_names,
-            self._loads["decode"],
-            Asked(request.request_id, last[1], _instance(self._decodes, request.decode_gpu), lacking, path_s),
-        )
-        live.source, live.target = prefill.instance, prefill.targets[live.decode.name]
-        self._last[request.session_id] = live.prefill.name, live.decode.name
+        recorded = _instance(self._decodes, request.decode_gpu)
+        asked = Asked(request.request_id, last, recorded, lacking, path_s)
+        return self._decode_placer.choose(prefill.target_names, self._loads["decode"], asked)
 
-    def outstanding(self, role: str, name: str, requests: int, tokens: int) -> None:
-        """Count work in (or, negative, out)."""
-        self._load[role][0][name] += requests
-        self._load[role][1][name] += tokens
+    def count_prefill(self, name: str, requests: int, tokens: int) -> None:
+        """Count work in (or, negative, out) at a prefill instance."""
+        counts, sums = self._prefill_load
+        counts[name] += requests
+        sums[name] += tokens
+
+    def count_decode(self, name: str, requests: int, tokens: int) -> None:
+        """The same at a decode target."""
+        counts, sums = self._decode_load
+        counts[name] += requests
+        sums[name] += tokens
 
 
 def _instance(found: Mapping[str, Prefill] | Mapping[str, Decode], gpu: str | None) -> str | None:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import math
-
 from traffic.decode import Decode
 from traffic.prefill import Prefill
 
 
 class GpuStates:
-    """Rows of the `gpus` table: one where a GPU's state changes; times of one GPU never decrease."""
+    """A row where a GPU's state changes; times of one GPU never decrease."""
 
     def __init__(self) -> None:
-        self.rows: list[dict[str, object]] = []
-        self._states: dict[tuple[str, str], tuple[str, float]] = {}
+        self._changes: list[tuple[tuple[str, ...], float, str]] = []
 
     def note(self, one: Prefill | Decode, t_s: float) -> None:
-        """A row for each GPU of an instance, if its state is new."""
-        role, instance = ("prefill", one.instance) if isinstance(one, Prefill) else ("decode", one.target)
-        state, key = one.state, (role, instance.name)
-        before, since_s = self._states.get(key, ("", -math.inf))
-        if state != before:
-            at_s = max(t_s, since_s)
-            self._states[key] = state, at_s
-            self.rows.extend({"gpu": gpu, "t_s": at_s, "state": state} for gpu in instance.gpus)
+        """A change for the GPUs of an instance, if its state is new."""
+        state = one.state
+        if state != one.noted:
+            one.noted = state
+            one.noted_s = max(t_s, one.noted_s)
+            self._changes.append((one.gpus, one.noted_s, state))
+
+    @property
+    def rows(self) -> list[dict[str, object]]:
+        """Rows of the `gpus` table."""
+        return [{"gpu": gpu, "t_s": at_s, "state": state} for gpus, at_s, state in self._changes for gpu in gpus]

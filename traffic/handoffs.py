@@ -10,10 +10,13 @@ from traffic.nic_map import nic_map
 from traffic.outbox import Outbox
 from traffic.path_load import PathLoad
 from traffic.records import Live
-from traffic.shapes import Flow, carried, handoff, server_of
+from traffic.shapes import Flow, carried, handoff, servers
 
 #: Transfer ids are request_id * this + a number that counts per request: the same on every fabric and executor.
 IDS_PER_REQUEST = 1 << 20
+
+#: Shapes in which every flow carries all bytes.
+UNDIVIDED = ("C", "D", "E", "F")
 
 
 class Handoffs:
@@ -22,15 +25,28 @@ class Handoffs:
     def __init__(self, scenario: Scenario, out: Outbox, load: PathLoad | None) -> None:
         self._scenario, self._out, self._load = scenario, out, load
         self._nics = nic_map(scenario.serving.nic_map, scenario.fabric.gpus_per_server)
+        self._shape = scenario.serving.shape
+        self._own_nics = self._nics.kind == "own"
+        self._server = {gpu: server.name for server in servers(scenario) for gpu in server.gpus}
+        self._pairs: dict[tuple[str, str], list[tuple[str, str]]] = {}  # names of instances -> GPUs that send
         self._owners: dict[int, Live] = {}
 
     def flows(self, live: Live, size: int) -> list[Flow]:
         """The flows of `size` bytes of one copy of a request's KV, as NICs carry them."""
         assert live.source is not None and live.target is not None
-        return self.by_nic(live, handoff(self._scenario.serving.shape, live.source.gpus, live.target.gpus, size))
+        if self._own_nics and self._shape in UNDIVIDED:
+            key = live.source.name, live.target.name
+            pairs = self._pairs.get(key)
+            if pairs is None:
+                found = handoff(self._shape, live.source.gpus, live.target.gpus, size)
+                pairs = self._pairs[key] = [(flow.src, flow.dst) for flow in found]
+            return [Flow(src, dst, size) for src, dst in pairs]
+        return self.by_nic(live, handoff(self._shape, live.source.gpus, live.target.gpus, size))
 
     def by_nic(self, live: Live, flows: Iterable[Flow]) -> list[Flow]:
         """Flows between GPUs as NICs carry them."""
+        if self._own_nics:
+            return list(flows)
         number = live.request.request_id
         return [part for flow in flows for part in carried(self._scenario, self._nics, flow, number)]
 
@@ -65,7 +81,8 @@ class Handoffs:
         if flow is None:
             return None
         self._unload(live, flow)
-        live.last_byte_s = max(live.last_byte_s, t_s)
+        if t_s > live.last_byte_s:
+            live.last_byte_s = t_s
         return live
 
     def cancel(self, live: Live) -> list[Flow]:
@@ -81,8 +98,7 @@ class Handoffs:
         return flows
 
     def _on_fabric(self, live: Live, flow: Flow) -> bool:
-        there, here = (server_of(self._scenario, gpu)[0] for gpu in (flow.src, flow.dst))
-        return not live.local and here != there
+        return not live.local and self._server[flow.src] != self._server[flow.dst]
 
     def _unload(self, live: Live, flow: Flow) -> None:
         if self._load is not None and self._on_fabric(live, flow):

@@ -65,6 +65,16 @@ class Asked:
 Score = Callable[[str], float]
 
 
+class _Rotation:
+    """A set of candidates, how often one was chosen, and the choice for each of them."""
+
+    __slots__ = ("choices", "turn")
+
+    def __init__(self, candidates: tuple[str, ...]) -> None:
+        self.turn = 0
+        self.choices = [Choice(name, partial(_turns, candidates, start)) for start, name in enumerate(candidates)]
+
+
 @dataclass
 class Placer:
     """One gateway policy with its state; `role` (prefill or decode) and `seed` key its draws.
@@ -83,16 +93,13 @@ class Placer:
     drift: bool = False
     topology_weight: float = 1.0
     capacity: int = 1
-    _turns: dict[tuple[str, ...], int] = field(default_factory=dict)
+    _turns: dict[tuple[str, ...], _Rotation] = field(default_factory=dict)
 
     def choose(self, candidates: tuple[str, ...], load: Load, asked: Asked) -> Choice:
         """Pick one of the candidates (in number order); raises `InputError` for an unknown policy, or where a record
         names none of them."""
-        if self.policy == "round_robin":
-            turn = self._turns.get(candidates, 0)
-            self._turns[candidates] = turn + 1
-            start = (turn + (turn // len(candidates) if self.drift else 0)) % len(candidates)
-            return Choice(candidates[start], partial(_turns, candidates, start))
+        if self.by_turns:
+            return self.turn(candidates)
         if self.policy == "power_of_two":
             candidates = self._two(candidates, asked)
         score = self._score(candidates, load, asked)
@@ -100,6 +107,20 @@ class Placer:
         best = min(scores, key=scores.__getitem__)
         kept = scores if len(scores) <= KEPT_SCORES else {best: scores[best]}
         return Choice(best, lambda: kept)
+
+    @property
+    def by_turns(self) -> bool:
+        """Whether the candidates are all that counts (`turn`): nothing of the request or the load."""
+        return self.policy == "round_robin"
+
+    def turn(self, candidates: tuple[str, ...]) -> Choice:
+        """Whose turn it is."""
+        rotation = self._turns.get(candidates)
+        if rotation is None:
+            rotation = self._turns[candidates] = _Rotation(candidates)
+        turn, count = rotation.turn, len(candidates)
+        rotation.turn += 1
+        return rotation.choices[(turn + turn // count if self.drift else turn) % count]
 
     def _two(self, candidates: Sequence[str], asked: Asked) -> tuple[str, ...]:
         first, second = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -30,10 +31,10 @@ class Batch(NamedTuple):
     @property
     def tokens(self) -> int:
         """Tokens that it computes."""
-        return sum(part.tokens for part in self.parts)
+        return sum([part.tokens for part in self.parts])
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Prefill:
     """A FIFO queue, one batch at a time, and memory that is held until handoffs are confirmed.
 
@@ -51,6 +52,13 @@ class Prefill:
     queue: deque[Live] = field(default_factory=deque)
     running: Batch | None = None
     idle_since_s: float = 0.0
+    noted: str = ""  # the state last written down, and when (`traffic.gpu_states`)
+    noted_s: float = -math.inf
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Whose states these are."""
+        return self.instance.gpus
 
     def take_batch(self, t_s: float, number: int) -> Batch | None:
         """The next batch, whose memory is now reserved; None where nothing can start.

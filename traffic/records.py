@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from results.schema import STAGES
 from traffic.layout import Instance
 from traffic.placement import Choice
 from traffic.requests import Request
 from traffic.shapes import Flow
+
+if TYPE_CHECKING:
+    from traffic.decode import Decode
+    from traffic.prefill import Prefill
 
 
 class Step(Enum):
@@ -55,9 +61,12 @@ class Objective:
     tpot_ms: float | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Live:
-    """A request and its state. Instants are model seconds; they never decrease (`mark`)."""
+    """A request and its state. Instants are model seconds; they never decrease (`mark`).
+
+    `at_prefill` and `at_decode` are set when the gateway has chosen, and not there before.
+    """
 
     request: Request
     kv_bytes: int
@@ -65,11 +74,14 @@ class Live:
     objective: Objective
     step: Step = Step.FUTURE
     instants: dict[str, float] = field(default_factory=dict)
+    latest_s: float = -math.inf  # of the instants
     batch: int | None = None
     prefill: Choice | None = None
     decode: Choice | None = None
     source: Instance | None = None
     target: Instance | None = None
+    at_prefill: Prefill = field(init=False, repr=False)
+    at_decode: Decode = field(init=False, repr=False)
     # Prefill
     cached_tokens: int = 0
     computed_tokens: int = 0
@@ -123,10 +135,17 @@ class Live:
 
         What is done again after a failed handoff leaves the first instants: its cost shows in `kv_transfer`.
         """
-        at_s = max(t_s, max(self.instants.values(), default=t_s))
+        at_s = t_s if t_s > self.latest_s else self.latest_s
         if self.attempt == 1 or stage not in self.instants:
-            self.instants[stage] = at_s
+            self.instants[stage] = self.latest_s = at_s
         return at_s
+
+    def forget_computed(self) -> None:
+        """The prompt must be computed again from its cached part on; pieces that are not sent yet are void."""
+        self.computation += 1
+        self.recomputed_tokens += self.computed_tokens
+        self.computed_tokens = self.sent_tokens = self.sent_layers = 0
+        self.waiting, self.unsubmitted = [], 0
 
     @property
     def status(self) -> str:
