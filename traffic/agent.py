@@ -36,8 +36,9 @@ if __name__ == "__main__":  # -I leaves the project's folder out of the path
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from traffic.agent_loop import Loop, Namespace
-from traffic.agent_tcp import HEADER, TcpEndpoint, greeting, header
+from traffic.agent_tcp import TcpEndpoint
 from traffic.agent_udp import UdpEndpoint
+from traffic.chunks import HEADER, greeting, header
 from traffic.endpoint import Endpoint
 
 __all__ = ["HEADER", "KINDS", "greeting", "header", "main"]

@@ -27,16 +27,11 @@ from collections import deque
 
 from traffic.agent_loop import Loop, Namespace
 from traffic.arrivals import Peer
-from traffic.endpoint import LEAST_BYTES, Batch, Endpoint, Share
+from traffic.chunks import GREETING, HEADER, Chunk, greeting, header
+from traffic.endpoint import Batch, Endpoint, Share
 from traffic.endpoint import Sender as AnySender
 from traffic.pattern import LONGEST, content
 
-#: Total bytes, offset of the chunk in the transfer, transfer id, and bytes of this chunk with its header (upper 24
-#: bits) with bytes of it that do not count (a rest may be shorter than a header; lower 8 bits).
-HEADER = struct.Struct("!QQII")
-assert HEADER.size == LEAST_BYTES
-#: `bytes of this chunk` of the header that begins a connection: it has the turn in place of the total, and no bytes.
-_GREETING = 0
 _SIOCOUTQ = 0x5411
 #: Chunks that a sender remembers before it asks the kernel which have arrived.
 _REMEMBERED = 256
@@ -45,32 +40,6 @@ _READ_BYTES = 256 * 1024
 #: Receive buffer, in window clamps.
 _BUFFER_WINDOWS = 8
 _CONNECT_NS = 20_000_000_000
-
-
-def header(transfer: int, total: int, offset: int, size: int, uncounted: int = 0) -> bytes:
-    """The header of a chunk of `size` bytes, header included, of which `uncounted` (of the header) do not count."""
-    return HEADER.pack(total, offset, transfer, size << 8 | uncounted)
-
-
-def greeting(turn: int) -> bytes:
-    """What begins a connection."""
-    return HEADER.pack(turn, 0, 0, _GREETING)
-
-
-class Chunk:
-    """A chunk that was sent: where it begins in the stream, and what it carries."""
-
-    __slots__ = ("offset", "size", "start", "total", "transfer", "uncounted")
-
-    def __init__(self, start: int, transfer: int, total: int, offset: int, size: int, uncounted: int) -> None:
-        self.start, self.transfer, self.total, self.offset = start, transfer, total, offset
-        self.size, self.uncounted = size, uncounted
-
-    def lost(self, reached: int) -> Share | None:
-        """What of it the receiver, who got to `reached` in the stream, did not count."""
-        counted = 0 if reached - self.start < HEADER.size else min(reached - self.start, self.size) - self.uncounted
-        left = self.size - self.uncounted - counted
-        return Share(self.transfer, self.total, self.offset + counted, left, 1) if left > 0 else None
 
 
 class Sender(AnySender):
@@ -383,7 +352,7 @@ class TcpEndpoint(Endpoint):
         total, offset, transfer, sizes = HEADER.unpack(receiver.header)
         receiver.header = b""
         size, uncounted = sizes >> 8, sizes & 0xFF
-        if size == _GREETING:
+        if size == GREETING:
             if total <= self.last_cut.get(receiver.peer, -1):
                 self.forget(receiver)
                 return False
