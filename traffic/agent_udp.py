@@ -17,122 +17,41 @@ what lies beyond over others. What had come early counts for nothing.
 from __future__ import annotations
 
 import errno
-import fcntl
 import select
 import socket
-import struct
 import time
 from collections import deque
 
 from traffic.agent_loop import Loop, Namespace
-from traffic.arrivals import Peer
-from traffic.datagrams import ACK, DATA, HELLO, Incoming, Piece, pack, unpack
-from traffic.endpoint import Batch, Endpoint, Share
+from traffic.datagrams import ACK, HELLO, pack
+from traffic.endpoint import Batch, Share
 from traffic.endpoint import Sender as AnySender
 from traffic.pattern import content
 from traffic.swift import Swift
+from traffic.udp_receiver import DATAGRAMS_AT_ONCE, LOST_ON_THE_WAY, UdpReceiver
+from traffic.udp_sender import ACKED, FLYING, MISSING, Packet, Sender, in_queue
 
-_SIOCOUTQ = 0x5411
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
-_RECEIVE_BYTES = 32 << 20
-_READ_BYTES = 65_536
+_SO_SNDBUFFORCE = 32
 #: Send buffer in frames: the kernel doubles it, counts its own overhead and lets a packet in while it is not full.
 _BUFFER_FRAMES, _SPRAY_BUFFER_FRAMES = 1.25, 0.62
 _HELLO_AGAIN_NS, _CONNECT_NS = 250_000_000, 20_000_000_000
 #: Least time until a packet is sent again for silence: as TCP's here, since round trips jump with queues.
 _TIMEOUT_NS, _MOST_BACKOFF = 1_000_000_000, 3
-_ANSWER_EVERY = 2
 #: Round trips that a packet may be later than one sent after it. Paths that are sprayed over have queues of their own,
 #: and nothing is lost on a healthy fabric: patience costs nothing, haste costs packets.
 _REORDER, _REORDER_SPRAYED = 0.25, 4.0
 #: What pacing makes good at most when a timer was late, and so what may leave at once after a pause.
 _CAUGHT_UP_FRAMES = 4
-_DATAGRAMS_AT_ONCE = 32
-#: The path is gone for a moment, the interface down: as if the packet had been lost on the way.
-_LOST_ON_THE_WAY = (errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ENOBUFS, errno.EINVAL)
-FLYING, ACKED, MISSING = 0, 1, 2
 
 
-class Packet:
-    """A packet that its receiver has not yet counted."""
-
-    __slots__ = ("again", "offset", "psn", "sent_ns", "size", "state", "total", "transfer")
-
-    def __init__(self, psn: int, transfer: int, total: int, offset: int, size: int) -> None:
-        self.psn, self.transfer, self.total, self.offset, self.size = psn, transfer, total, offset, size
-        self.state = FLYING
-        self.sent_ns = 0
-        self.again = False
-
-
-class Sender(AnySender):
-    """One outgoing queue pair. Its sockets differ in the source port."""
-
-    def __init__(self, number: int, turn: int, port: int, sockets: list[socket.socket], swift: Swift) -> None:
-        super().__init__(number, turn)
-        self.port, self.sockets, self.swift = port, sockets, swift
-        self.unanswered = set(range(len(sockets)))  # hellos
-        self.packets: dict[int, Packet] = {}  # by psn, in order
-        self.missing: deque[Packet] = deque()  # to be sent again
-        self.flying = 0
-        self.next_psn = 0
-        self.resent = 0
-        self.next_socket = number % len(sockets)
-        self.in_nic: deque[int] = deque()  # sockets of the last packets, where there are several
-        self.waits_for: int | None = None  # socket that must drain first
-        self.next_ns = 0  # not before
-        self.timer_ns = 0  # a timer runs out then
-        self.progress_ns = 0
-        self.alarm = False  # a timer for silence runs
-        self.probing = False  # nothing came back: one packet at a time
-        self.opening: Batch | None = None
-
-    def window(self, cap: int) -> int:
-        """Packets that may be on their way."""
-        return 1 if self.probing else max(1, int(min(self.swift.cwnd, cap)))
-
-    @property
-    def open(self) -> bool:
-        """Whether every hello was answered, and it still works."""
-        return not self.unanswered and not self.lost
-
-
-class UdpEndpoint(Endpoint):
+class UdpEndpoint(UdpReceiver):
     """One GPU whose queue pairs are datagrams."""
 
     senders: dict[int, Sender]  # type: ignore[assignment]
 
     def __init__(self, loop: Loop, control: socket.socket, namespace: Namespace) -> None:
         super().__init__(loop, control, namespace)
-        self.receivers: dict[Peer, Incoming] = {}
         self.waiting: dict[int, Sender] = {}  # by queue pair: hellos that have not all been answered
-        self.last_cut: dict[Peer, int] = {}  # peer -> turn of its last queue pair that was cut
-        self.buffer = memoryview(bytearray(_READ_BYTES))
-        self.frame_bytes, self.cap, self.pacing_bytes_per_s = 4096, 16, 0
-        self.listeners: list[socket.socket] = []
-
-    def order_open(
-        self,
-        listen: list[str],
-        port: int,
-        window_bytes: int,
-        frame_bytes: int,
-        pacing_bytes_per_s: int = 0,
-        **_: object,
-    ) -> None:
-        """Receive on these addresses. `frame_bytes` is the payload of a full frame."""
-        self.frame_bytes, self.cap = frame_bytes, max(1, window_bytes // frame_bytes)
-        self.pacing_bytes_per_s = pacing_bytes_per_s
-        for ip in listen:
-            with self.namespace.entered():
-                sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-            sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BYTES)
-            sock.bind((ip, port))
-            self.listeners.append(sock)
-            self.loop.watch(sock.fileno(), select.EPOLLIN, lambda _, sock=sock: self.receive(sock))  # type: ignore[misc]
-        self.report(ev="open")
-
-    # Sending
 
     def order_connect(self, qps: list[list[object]], port: int) -> None:
         """Open queue pairs: [qp, source, port, destination, GPU, turn, {"ports": [...], "frame_ns": t, "hops": h}].
@@ -218,7 +137,7 @@ class UdpEndpoint(Endpoint):
         except OSError as problem:
             if problem.errno == errno.ECONNREFUSED:
                 self.lose(sender, "nobody receives at the other end")
-            elif problem.errno not in _LOST_ON_THE_WAY:
+            elif problem.errno not in LOST_ON_THE_WAY:
                 raise
         return True
 
@@ -333,7 +252,7 @@ class UdpEndpoint(Endpoint):
     def take_answers(self, sender: Sender, at: int) -> None:
         """Read acknowledgements."""
         sock = sender.sockets[at]
-        for _ in range(_DATAGRAMS_AT_ONCE):
+        for _ in range(DATAGRAMS_AT_ONCE):
             try:
                 data = sock.recv(2048)
             except BlockingIOError:
@@ -440,69 +359,3 @@ class UdpEndpoint(Endpoint):
     def order_stats(self) -> None:
         """Report what was sent again."""
         self.report_stats(sender.resent for sender in self.senders.values())
-
-    # Receiving
-
-    def receive(self, sock: socket.socket) -> bool:
-        """Take what came in; False when there was nothing (more)."""
-        for taken in range(_DATAGRAMS_AT_ONCE):
-            try:
-                size, source = sock.recvfrom_into(self.buffer)
-            except BlockingIOError:
-                return taken > 0
-            piece = unpack(self.buffer, size)
-            if piece is not None:
-                self.take(sock, source, piece)
-        return True
-
-    def take(self, sock: socket.socket, source: Peer, piece: Piece) -> None:
-        """Check and count a datagram, and answer it where that is due."""
-        name = source[0], piece.port
-        incoming = self.receivers.get(name)
-        if piece.psn == HELLO:
-            if piece.turn <= self.last_cut.get(name, -1):
-                return
-            if incoming is None or incoming.turn < piece.turn:
-                incoming = self.receivers[name] = Incoming(piece.turn)
-            if incoming.turn == piece.turn:
-                self.answer(sock, source, incoming, piece)
-            return
-        if incoming is None or incoming.turn != piece.turn:
-            return  # of a turn that is over
-        incoming.unanswered += 1
-        if incoming.has(piece.psn):
-            self.answer(sock, source, incoming, piece)
-            return
-        self.check(piece.transfer, source, piece.offset, self.buffer[DATA.size : DATA.size + piece.size])
-        now = time.monotonic_ns()
-        for ready, port in incoming.take(piece, source[1]):
-            self.count(ready.transfer, ready.total, (source[0], port), ready.offset, ready.size, now)
-        if piece.answer_now or incoming.unanswered >= _ANSWER_EVERY:
-            self.answer(sock, source, incoming, piece)
-
-    def answer(self, sock: socket.socket, source: Peer, incoming: Incoming, piece: Piece) -> None:
-        try:
-            sock.sendto(incoming.answer(piece.port, piece.psn), source)
-        except BlockingIOError:  # the sender will ask again
-            return
-        except OSError as problem:
-            if problem.errno not in (*_LOST_ON_THE_WAY, errno.ECONNREFUSED):
-                raise
-
-    def order_cut_in(self, peers: list[list[object]]) -> None:
-        """Take what has arrived from these peers, say up to which packet it counts, and give them up."""
-        for sock in self.listeners:
-            while self.receive(sock):
-                pass
-        offsets = []
-        for ip, port, turn in peers:
-            peer = (str(ip), int(str(port)))
-            self.last_cut[peer] = int(str(turn))
-            incoming = self.receivers.pop(peer, None)
-            offsets.append([peer[0], peer[1], incoming.next_psn if incoming else 0])
-        self.report(ev="offsets", offsets=offsets)
-
-
-def in_queue(sock: socket.socket) -> int:
-    """Bytes, with the kernel's overhead, that a socket has in its NIC's queue."""
-    return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), _SIOCOUTQ, b"\0" * 4))[0])
