@@ -62,6 +62,11 @@ def _print_fit(what: str, fit: LineFit, factor: float, unit: str, size: str) -> 
         f" median, {100 * fit.residual_max:.1f} % at most",
         highlight=False,
     )
+    if what == "prefill":
+        out.print(
+            f"Measured for prefill batches of {low:,.0f} to {high:,.0f} tokens; beyond: the same line, not measured.",
+            highlight=False,
+        )
     if what == "prefill" and fit.residual_max > 0.1:
         out.print("A straight line is over 10 % off: use the rows themselves, serving.compute: csv.", highlight=False)
 

@@ -28,6 +28,7 @@ from results.reader import RunFolder
 from results.writer import write_json
 from scenario.load import with_changes
 from topologies.build import build
+from traffic.compute_range import outside_range
 from traffic.offered import offered
 from traffic.sources import make_source
 
@@ -92,8 +93,10 @@ def run(
     require_new_folder(folder)
     if find_rate:
         raise typer.Exit(find_serviceable(settings, folder, attainment, json))
-    if too_much := offered(settings, make_source(settings)).sentence():
-        err.print(f"Note: {too_much}", highlight=False, markup=False)
+    source = make_source(settings)
+    for note in (offered(settings, source).sentence(), outside_range(settings, source)):
+        if note:
+            err.print(f"Note: {note}", highlight=False, markup=False)
     with RunProgress("this machine") as progress:
         budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
     resolved = resolve({settings.name: settings}, budget)[settings.name]

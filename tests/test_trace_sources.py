@@ -80,6 +80,25 @@ def test_prefix_hits_of_an_infinite_cache(tmp_path: Path) -> None:
     assert [r.cached_tokens for r in later.requests] == [1024, 1023, 0], "rows that are skipped were seen too"
 
 
+def test_rows_that_go_on_from_each_other_are_turns_of_one_session(tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    chats = ((1, -1), (2, -1), (3, 1), (4, 3), (5, 2), (6, 99))  # 99 lies before the window
+    path.write_text(
+        "".join(
+            json.dumps(
+                {
+                    "chat_id": chat, "parent_chat_id": parent, "timestamp": chat, "input_length": 20,
+                    "output_length": 5, "turn": 1, "type": "text", "hash_ids": [chat, 1000 + chat],
+                }
+            ) + "\n"
+            for chat, parent in chats
+        )
+    )  # fmt: skip
+    found = source("qwen", path, requests=5)
+    turns = [(r.session_id, r.turn) for r in found.requests]
+    assert turns == [(0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (2, 0)]
+
+
 def test_prompts_beyond_the_context_are_cut_and_counted(tmp_path: Path) -> None:
     limit = kv_model("glm-5.1-fp8").max_context_tokens
     path = blocks(tmp_path, (limit + 5000, list(range(500))), (100, [0]), (100, [900]))

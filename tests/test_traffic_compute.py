@@ -16,7 +16,9 @@ from scenario.models import Scenario
 from traffic.coding_agent import CodingAgentSource, mean_prefill_s, mean_uncached_tokens
 from traffic.compute import ComputeModel, compute_model, decode_after_first_s, nominal_service_s, prefill_batch_s
 from traffic.compute_curves import Piecewise, StepTable
+from traffic.compute_range import outside_range
 from traffic.requests import Request
+from traffic.sources import make_source
 
 PERF_MODEL = Path(__file__).resolve().parents[1] / ".." / "shared" / "reference" / "splitwise-perf_model.csv"
 needs_perf_model = pytest.mark.skipif(
@@ -306,3 +308,27 @@ def test_a_model_twice_as_slow_halves_the_sessions(tmp_path: Path) -> None:
 def test_a_convex_model_counts_its_long_prompts() -> None:
     fit = compute_model(scenario(compute="distserve", compute_key={"model": "opt-66b"}))
     assert mean_prefill_s(fit.prefill_s, 100_000) > 1.9 * fit.prefill_s(mean_uncached_tokens(100_000))
+
+
+def test_prompts_outside_the_measured_range_are_counted(tmp_path: Path) -> None:
+    def told(**more: object) -> str:
+        lengths = {"kind": "lognormal", "input_median": 3_000, "input_sigma": 0.9}
+        asked = check_scenario(
+            {
+                "workload": {"kind": "synthetic", "requests": 50, "lengths": lengths},
+                "serving": {"compute": "csv", "compute_csv": path, **more},
+            }
+        )
+        source = make_source(asked)
+        tokens = [request.uncached_tokens for request in source.requests]
+        assert any(n < 1_000 for n in tokens) and any(n > 4_000 for n in tokens)
+        counts = (sum(n < 1_000 for n in tokens), sum(n > 4_000 for n in tokens), max(tokens), len(tokens))
+        return outside_range(asked, source) + str(counts)
+
+    path = written(tmp_path, BOTH)
+    text, _, counts = told().partition("(")
+    below, above, longest, everyone = (int(n) for n in counts.rstrip(")").split(","))
+    assert f"of {everyone} prompts, {below} compute less and {above} compute more, {longest:,} tokens at most" in text
+    assert "1,000 to 4,000 tokens" in text
+    assert "more" not in told(chunked_prefill=True, prefill_batch_tokens=4_000)
+    assert outside_range(scenario(), make_source(scenario())) == ""  # a formula has no range

@@ -24,12 +24,14 @@ from traffic.requests import Request
 
 @dataclass(frozen=True)
 class ComputeModel:
-    """How long prefill and decode take. `range_note` says what was measured, and what happens beyond."""
+    """How long prefill and decode take. `range_note` says what was measured, and what happens beyond;
+    `prefill_tokens` are the smallest and the largest prefill batch that was measured (None: a formula)."""
 
     name: str
     prefill: PrefillCurve
     decode: DecodeCurve
     range_note: str
+    prefill_tokens: tuple[float, float] | None = None
 
     def prefill_s(self, uncached_tokens: float) -> float:
         """Seconds of one prefill batch with this many uncached tokens."""
@@ -66,8 +68,8 @@ def _compute_model(serving: ServingSection, gpus: int) -> ComputeModel:
         return ComputeModel(kind, Linear(serving.prefill_base_ms / 1e3, rate), constant, note)
     if measured.decode is None:
         note = f"{measured.range_note}; decode: serving.decode_step_ms"
-        return ComputeModel(kind, measured.prefill, constant, note)
-    return ComputeModel(kind, measured.prefill, measured.decode, measured.range_note)
+        return ComputeModel(kind, measured.prefill, constant, note, measured.prefill_tokens)
+    return ComputeModel(kind, measured.prefill, measured.decode, measured.range_note, measured.prefill_tokens)
 
 
 def _check_use(name: str, value: object, kind: str, users: tuple[str, ...]) -> None:

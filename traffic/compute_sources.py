@@ -21,11 +21,15 @@ _SPLITWISE_HINT = "Give data/perf_model.csv of https://github.com/Mutinifni/spli
 
 @dataclass(frozen=True)
 class Measured:
-    """Curves and the range that they were measured in; `decode` is None where the source has no steps."""
+    """Curves and the range that they were measured in; `decode` is None where the source has no steps.
+
+    `prefill_tokens`: smallest and largest prefill batch that was measured.
+    """
 
     prefill: PrefillCurve
     decode: DecodeCurve | None
     range_note: str
+    prefill_tokens: tuple[float, float]
 
 
 def splitwise(path: Path, key: ComputeKey, tensor_parallel: int) -> Measured:
@@ -55,7 +59,8 @@ def splitwise(path: Path, key: ComputeKey, tensor_parallel: int) -> Measured:
         steps[batch].append((0.0, row.number("token_time", above=0) / 1e3))
     if not prefill:
         raise _unknown_key(wanted, sorted(keys))
-    return Measured(Piecewise.of(prefill), StepTable.of(steps), _note(prefill, steps, with_context=False))
+    note = _note(prefill, steps, with_context=False)
+    return Measured(Piecewise.of(prefill), StepTable.of(steps), note, _range(prefill))
 
 
 #: DistServe's fits on A100-80GB (https://github.com/LLMServe/DistServe, commit 82831f16, simdistserve/estimators/
@@ -120,7 +125,7 @@ def distserve(key: ComputeKey, tensor_parallel: int) -> Measured:
         f"a fit of batches within OPT's context, {_DISTSERVE_CONTEXT:,} tokens; beyond: the same formula, not measured"
     )
     decode = LinearStep((small[0], small[1], small[2]), (large[0], large[1], large[2]), _DISTSERVE_LARGE_BATCH)
-    return Measured(Quadratic(*prefill), decode, note)
+    return Measured(Quadratic(*prefill), decode, note, (0, _DISTSERVE_CONTEXT))
 
 
 def user_csv(path: Path) -> Measured:
@@ -146,13 +151,13 @@ def user_csv(path: Path) -> Measured:
     if not prefill:
         raise InputError("serving.compute_csv", str(path), "has no prefill row", _CSV_HINT)
     curve = StepTable.of(steps) if steps else None
-    return Measured(Piecewise.of(prefill), curve, _note(prefill, steps, with_context=True))
+    return Measured(Piecewise.of(prefill), curve, _note(prefill, steps, with_context=True), _range(prefill))
 
 
 def _note(
     prefill: Sequence[tuple[float, float]], steps: dict[float, list[tuple[float, float]]], *, with_context: bool
 ) -> str:
-    low, high = min(prefill)[0], max(prefill)[0]
+    low, high = _range(prefill)
     text = f"measured for prefill batches of {low:,.0f} to {high:,.0f} tokens"
     if steps:
         text += f" and decode batches of {min(steps):,.0f} to {max(steps):,.0f} requests"
@@ -160,6 +165,10 @@ def _note(
             contexts = [context for rows in steps.values() for context, _ in rows]
             text += f" with {min(contexts):,.0f} to {max(contexts):,.0f} tokens of context"
     return f"{text}; beyond: linear from the last two points, never falling"
+
+
+def _range(prefill: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    return min(prefill)[0], max(prefill)[0]
 
 
 def _unknown_key(wanted: Sequence[object], known: Sequence[Sequence[object]]) -> InputError:

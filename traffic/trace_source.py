@@ -73,11 +73,13 @@ class RequestMaker:
 
     def _session(self, row: TraceRow) -> tuple[int, int]:
         """(session, turn) as numbers; turns are counted, since a window may hold a session's later turns only."""
-        if not row.session or self.kind == "transfers":
-            session = len(self._sessions)
+        if row.parent in self._sessions:
+            session = self._sessions[row.session] = self._sessions[row.parent]
+        elif not row.session or self.kind == "transfers":
+            session = len(self._turns)
             self._sessions[f"\0{session}"] = session
         else:
-            session = self._sessions.setdefault(row.session, len(self._sessions))
+            session = self._sessions.setdefault(row.session, len(self._turns))
         turn = self._turns.get(session, 0)
         self._turns[session] = turn + 1
         return session, turn

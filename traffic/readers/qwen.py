@@ -1,8 +1,10 @@
 """qwen-bailian traces: JSON lines with prefix blocks of 16 tokens.
 
 Data: https://github.com/alibaba-edu/qwen-bailian-usagetraces-anon (Apache-2.0; https://arxiv.org/abs/2506.02634).
-Each line has a chat_id of its own; a chat's later turns name the one before in `parent_chat_id`. The replay is an
-open loop, so each line is a session of one turn here.
+Each line has a chat_id of its own; a chat's later turns name the one before in `parent_chat_id`. Lines of a replayed
+window that go on from each other are turns of one session (`traffic.trace_source`). The replay is an open loop all the
+same: the trace says when a turn was sent and not when the answer before it ended, so nobody knows how long its user
+thought.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ QWEN = Format(
         Column("output_length", "output_tokens"),
         Column("hash_ids", "blocks", "ids"),
         Column("chat_id", "session", "text", required=False),
+        Column("parent_chat_id", "parent", "text", required=False),
         Column("turn", "turn", low=0, required=False),
         Column("type", "tenant", "text", required=False),
     ),

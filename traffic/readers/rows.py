@@ -20,7 +20,8 @@ class TraceRow(NamedTuple):
     """One row: a request, or a handoff of a transfer log.
 
     `at_ns` counts from the file's own origin. None and "" mean that the format does not say. `blocks` are ids of
-    prefix blocks of `block_tokens` tokens, unique over the whole file or folder.
+    prefix blocks of `block_tokens` tokens, unique over the whole file or folder. `parent`: `session` of the row
+    that this one goes on from.
     """
 
     line: int
@@ -29,6 +30,7 @@ class TraceRow(NamedTuple):
     output_tokens: int = 1
     cached_tokens: int | None = None
     session: str = ""
+    parent: str = ""
     turn: int | None = None
     tenant: str = ""
     prefill_gpu: str = ""
