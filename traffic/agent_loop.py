@@ -19,6 +19,8 @@ _CLONE_NEWNET = 0x40000000
 
 #: From here on a millisecond more does not matter.
 _FAR_S = 0.02
+#: A buffer for them is made each time.
+_EVENTS_AT_ONCE = 64
 
 
 class Loop:
@@ -62,7 +64,7 @@ class Loop:
             if 0 < left_s < _FAR_S:
                 select.select(waiting, [], [], left_s)
                 left_s = 0.0
-            events = self.epoll.poll(max(0.0, left_s) if self._timers else None)
+            events = self.epoll.poll(max(0.0, left_s) if self._timers else None, _EVENTS_AT_ONCE)
             for fd, mask in events:
                 handler = self._handlers.get(fd)
                 if handler is not None:  # one of the same batch may have closed it

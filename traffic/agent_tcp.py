@@ -11,34 +11,41 @@ the first of that GPU pair that is connected (again). Nothing is sent twice and 
 must never take one connection of a queue pair for another: a connection may exist at the sender alone (the end of its
 handshake was lost with the path), or wait to be accepted while the receiver is asked how far it got. So each begins
 with its number, `turn`, and one that comes to light after it was given up is dropped unread.
+
+A receiver that knows from a header what is to come lets itself be woken (SO_RCVLOWAT) for several frames, or when the
+chunk is whole: the last byte of each chunk, and so of each handoff, still has its own time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import select
 import socket
 import struct
 import time
 from collections import deque
+from functools import partial
 
 from traffic.agent_loop import Loop, Namespace
 from traffic.arrivals import Peer
 from traffic.chunks import GREETING, HEADER, Chunk, greeting, header
 from traffic.endpoint import Batch, Endpoint, Share
 from traffic.endpoint import Sender as AnySender
-from traffic.pattern import LONGEST, content
+from traffic.pattern import LONGEST, view
+from traffic.tcp_sockets import abort, retransmits, unacknowledged
 
-_SIOCOUTQ = 0x5411
 #: Chunks that a sender remembers before it asks the kernel which have arrived.
 _REMEMBERED = 256
 _TCP_WINDOW_CLAMP, _TCP_NOTSENT_LOWAT, _SO_RCVBUFFORCE, _SO_MAX_PACING_RATE = 10, 25, 33, 47
 _READ_BYTES = 256 * 1024
 #: Receive buffer, in window clamps.
 _BUFFER_WINDOWS = 8
+#: Chunks at once where a share has one puller: nobody else could take what is left.
+_ALONE_CHUNKS = 4
+#: A receiver is woken for this many frames of a chunk at a time, or for its end.
+_WAKE_FRAMES = 8
 _CONNECT_NS = 20_000_000_000
 
 
@@ -48,26 +55,27 @@ class Sender(AnySender):
     def __init__(self, number: int, sock: socket.socket, turn: int) -> None:
         super().__init__(number, turn)
         self.sock = sock
-        self.unsent = memoryview(b"")
+        self.unsent: list[memoryview] = []  # of the chunk that is being sent
         self.written = 0  # bytes of the stream that the socket has taken
         self.chunks: deque[Chunk] = deque()
 
     def forget_arrived(self, unread_bytes: int) -> None:
         """Forget chunks that the peer's process has read: what its kernel has acknowledged, less what its receive
         buffer may hold, which is gone when it gives the connection up."""
-        pending = struct.unpack("i", fcntl.ioctl(self.sock.fileno(), _SIOCOUTQ, b"\0" * 4))[0]
-        while self.chunks and self.chunks[0].start + self.chunks[0].size <= self.written - pending - unread_bytes:
+        read = self.written - unacknowledged(self.sock) - unread_bytes
+        while self.chunks and self.chunks[0].start + self.chunks[0].size <= read:
             self.chunks.popleft()
 
 
 class Receiver:
     """One incoming connection: where in a chunk it is."""
 
-    __slots__ = ("at", "header", "left", "offset", "peer", "sock", "total", "transfer")
+    __slots__ = ("at", "header", "left", "offset", "peer", "sock", "total", "transfer", "wake_bytes")
 
     def __init__(self, sock: socket.socket, peer: Peer) -> None:
         self.sock, self.peer = sock, peer
         self.left = 0
+        self.wake_bytes = 1
         self.transfer = self.total = 0
         self.at = 0  # offset in the transfer of the next byte
         self.header = b""
@@ -85,7 +93,7 @@ class TcpEndpoint(Endpoint):
         self.listeners: dict[int, socket.socket] = {}
         self.connecting: dict[int, tuple[Sender, Batch, str]] = {}  # by queue pair; text: its name in complaints
         self.buffer = memoryview(bytearray(_READ_BYTES))
-        self.chunk_bytes = self.frame_bytes = 4096
+        self.chunk_bytes = self.chunk_alone_bytes = self.frame_bytes = self.wake_bytes = 4096
         self.congestion_control = b"reno"
         self.window_bytes = self.pacing_bytes_per_s = 0
         self.given_up: dict[Peer, int] = {}  # peer -> offset of a connection that is gone, until asked for
@@ -104,6 +112,8 @@ class TcpEndpoint(Endpoint):
         """Listen. `pacing_bytes_per_s` counts payload; 0: none."""
         self.congestion_control, self.window_bytes = cc.encode(), window_bytes
         self.chunk_bytes, self.frame_bytes = min(chunk_bytes, LONGEST), frame_bytes
+        self.chunk_alone_bytes = min(_ALONE_CHUNKS * chunk_bytes, LONGEST)
+        self.wake_bytes = min(_WAKE_FRAMES * frame_bytes, window_bytes)
         self.pacing_bytes_per_s = pacing_bytes_per_s
         for ip in listen:
             sock = self.prepared()
@@ -148,7 +158,7 @@ class TcpEndpoint(Endpoint):
             batch.failed.append((sender.number, sender.turn, f"{text}: {os.strerror(code)}"))
         else:
             self.senders[sender.number] = sender
-            self.loop.watch(sender.sock.fileno(), 0, lambda mask: self.on_event(sender, mask))
+            self.loop.watch(sender.sock.fileno(), 0, partial(self.on_event, sender))
             batch.made.append((sender.number, sender.turn))
             self.offer_what_waited(sender.number)
         self.report_if_whole(batch)
@@ -192,7 +202,7 @@ class TcpEndpoint(Endpoint):
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
         receiver = self.receivers[sock.fileno()] = Receiver(sock, (peer[0], peer[1]))
-        self.loop.watch(sock.fileno(), select.EPOLLIN, lambda _: self.receive(receiver))
+        self.loop.watch(sock.fileno(), select.EPOLLIN, partial(self.receive, receiver))
         return True
 
     def ready(self, sender: AnySender) -> None:
@@ -217,20 +227,27 @@ class TcpEndpoint(Endpoint):
                 return
             self.draw(sender, group)
         try:
-            sent = sender.sock.send(sender.unsent)
+            sent = sender.sock.sendmsg(sender.unsent)
         except BlockingIOError:
             return
         except OSError as problem:
             self.lose(sender, problem)
             return
         sender.written += sent
-        sender.unsent = sender.unsent[sent:]
+        unsent = sender.unsent
+        while unsent and sent >= len(unsent[0]):
+            sent -= len(unsent.pop(0))
+        if sent:
+            unsent[0] = unsent[0][sent:]
 
     def draw(self, sender: Sender, group: deque[Share]) -> None:
         """Take the next chunk from the first share of a group."""
         share = group[0]
-        fair = share.left // (2 * share.pullers) // self.frame_bytes * self.frame_bytes
-        counted = min(self.chunk_bytes, max(fair, self.frame_bytes), share.left)
+        if share.pullers == 1:
+            counted = min(self.chunk_alone_bytes, share.left)
+        else:
+            fair = share.left // (2 * share.pullers) // self.frame_bytes * self.frame_bytes
+            counted = min(self.chunk_bytes, max(fair, self.frame_bytes), share.left)
         if share.left - counted < HEADER.size:
             counted = share.left  # no tail too short for a header
         offset = share.offset
@@ -241,8 +258,9 @@ class TcpEndpoint(Endpoint):
         uncounted = max(0, HEADER.size - counted)
         size = counted + uncounted
         hello = b"" if sender.written else greeting(sender.turn)
-        body = content(share.transfer_id, offset + HEADER.size, size - HEADER.size)
-        sender.unsent = memoryview(hello + header(share.transfer_id, share.total, offset, size, uncounted) + body)
+        begin = memoryview(hello + header(share.transfer_id, share.total, offset, size, uncounted))
+        body = size - HEADER.size
+        sender.unsent = [begin, view(share.transfer_id, offset + HEADER.size, body)] if body else [begin]
         if len(sender.chunks) >= _REMEMBERED:
             sender.forget_arrived(2 * _BUFFER_WINDOWS * self.window_bytes)  # the kernel doubles it
         start = sender.written + len(hello)
@@ -296,7 +314,7 @@ class TcpEndpoint(Endpoint):
             with contextlib.suppress(OSError):
                 if not sender.lost:
                     self.loop.forget(sender.sock.fileno())
-                self.resent += tcp_retransmits(sender.sock)
+                self.resent += retransmits(sender.sock)
             abort(sender.sock)
             lost = [share for chunk in sender.chunks if (share := chunk.lost(reached))]
             moved += self.hand_over(number, lost, instead)
@@ -313,7 +331,7 @@ class TcpEndpoint(Endpoint):
         reason = problem or (os.strerror(code) if code else "closed")
         self.report(ev="lost", qp=sender.number, text=f"queue pair lost: {reason}")
 
-    def receive(self, receiver: Receiver) -> bool:
+    def receive(self, receiver: Receiver, _: int = 0) -> bool:
         """Check and count what came in. False when there was nothing (more)."""
         try:
             size = receiver.sock.recv_into(self.buffer)
@@ -330,52 +348,51 @@ class TcpEndpoint(Endpoint):
         receiver.offset += size
         at = 0
         while at < size:
+            come = 0  # of the header, as far as it counts
             if not receiver.left:
                 need = HEADER.size - len(receiver.header)
-                receiver.header += bytes(self.buffer[at : min(size, at + need)])
+                receiver.header += self.buffer[at : min(size, at + need)]
                 at += min(need, size - at)
                 if len(receiver.header) < HEADER.size:
-                    return True
-                if not self.begin_chunk(receiver, now):
+                    break
+                counted = self.begin_chunk(receiver)
+                if counted is None:
                     return False
+                come = counted
             taken = min(receiver.left, size - at)
             if taken:
-                self.check(receiver.transfer, receiver.peer, receiver.at, self.buffer[at : at + taken])
-                self.count(receiver.transfer, receiver.total, receiver.peer, receiver.at, taken, now)
+                place = receiver.at + come
+                self.check(receiver.transfer, receiver.peer, place, self.buffer[at : at + taken])
                 receiver.left -= taken
-                receiver.at += taken
                 at += taken
+            if come or taken:
+                self.count(receiver.transfer, receiver.total, receiver.peer, receiver.at, come + taken, now)
+                receiver.at += come + taken
+        # The kernel resets the clamp whenever its estimate of buffer overhead changes: set it again.
+        receiver.sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
+        self.wake_for(receiver, min(receiver.left, self.wake_bytes) or 1)
         return True
 
-    def begin_chunk(self, receiver: Receiver, now: int) -> bool:
-        """Obey a header that is whole; False when the connection is one that was given up."""
+    def wake_for(self, receiver: Receiver, size: int) -> None:
+        """Be woken when this many bytes are there."""
+        if size != receiver.wake_bytes:
+            receiver.wake_bytes = size
+            receiver.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+
+    def begin_chunk(self, receiver: Receiver) -> int | None:
+        """Obey a header that is whole: how many of its bytes count, or None when the connection was given up."""
         total, offset, transfer, sizes = HEADER.unpack(receiver.header)
         receiver.header = b""
         size, uncounted = sizes >> 8, sizes & 0xFF
         if size == GREETING:
             if total <= self.last_cut.get(receiver.peer, -1):
                 self.forget(receiver)
-                return False
-            return True
+                return None
+            return 0
         receiver.transfer, receiver.total, receiver.left = transfer, total, size - HEADER.size
-        receiver.at = offset + HEADER.size - uncounted
-        # The kernel resets the clamp whenever its estimate of buffer overhead changes: set it again.
-        receiver.sock.setsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP, self.window_bytes)
-        self.count(transfer, total, receiver.peer, offset, HEADER.size - uncounted, now)
-        return True
+        receiver.at = offset
+        return HEADER.size - uncounted
 
     def order_stats(self) -> None:
         """Report what TCP sent again."""
-        self.report_stats(tcp_retransmits(sender.sock) for sender in self.senders.values())
-
-
-def abort(sock: socket.socket) -> None:
-    """Close with a reset: nothing more is sent, and the addresses are free for the next connection."""
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    sock.close()
-
-
-def tcp_retransmits(sock: socket.socket) -> int:
-    """tcpi_total_retrans of struct tcp_info (linux/tcp.h): the u32 after 8 bytes and 23 u32s."""
-    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
-    return int(struct.unpack_from("I", info, 100)[0])
+        self.report_stats(retransmits(sender.sock) for sender in self.senders.values())

@@ -21,14 +21,15 @@ import select
 import socket
 import time
 from collections import deque
+from functools import partial
 
 from traffic.agent_loop import Loop, Namespace
 from traffic.datagrams import ACK, HELLO, pack
 from traffic.endpoint import Batch, Share
 from traffic.endpoint import Sender as AnySender
-from traffic.pattern import content
+from traffic.pattern import view
 from traffic.swift import Swift
-from traffic.udp_receiver import DATAGRAMS_AT_ONCE, LOST_ON_THE_WAY, UdpReceiver
+from traffic.udp_receiver import LOST_ON_THE_WAY, UdpReceiver
 from traffic.udp_sender import ACKED, FLYING, MISSING, Packet, Sender, in_queue
 
 _SO_SNDBUFFORCE = 32
@@ -68,7 +69,7 @@ class UdpEndpoint(UdpReceiver):
             sender.opening = opening
             self.towards[number] = str(dst_gpu)
             for at, sock in enumerate(sockets):
-                self.loop.watch(sock.fileno(), select.EPOLLIN, lambda mask, s=sender, at=at: self.on_event(s, at, mask))  # type: ignore[misc]
+                self.loop.watch(sock.fileno(), select.EPOLLIN, partial(self.on_event, sender, at))
             opening.waiting.add(number)
             self.waiting[number] = sender
         self.hello(opening, time.monotonic_ns() + _CONNECT_NS)
@@ -128,7 +129,7 @@ class UdpEndpoint(UdpReceiver):
         sock.connect((dst_ip, port))
         return sock
 
-    def transmit(self, sender: Sender, at: int, header: bytes, body: bytes = b"") -> bool:
+    def transmit(self, sender: Sender, at: int, header: bytes, body: bytes | memoryview = b"") -> bool:
         """Hand a datagram to the NIC; False when that is full."""
         try:
             sender.sockets[at].sendmsg((header, body))
@@ -155,7 +156,7 @@ class UdpEndpoint(UdpReceiver):
     def on_event(self, sender: Sender, at: int, mask: int) -> None:
         """A socket has answers, or can take a packet."""
         if mask & select.EPOLLIN:
-            self.take_answers(sender, at)
+            self.take_answer(sender, at)
         elif mask & select.EPOLLERR:
             code = sender.sockets[at].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code == errno.ECONNREFUSED:
@@ -171,8 +172,10 @@ class UdpEndpoint(UdpReceiver):
 
     def pump(self, sender: Sender) -> None:
         """Send as much as window, pacing and NIC allow."""
-        while sender.open and sender.waits_for is None:
-            if not sender.missing and sender.work() is None:
+        missing = sender.missing
+        while sender.waits_for is None and sender.open:
+            group = sender.work()
+            if group is None and not missing:
                 sender.queue.clear()
                 return
             if sender.flying >= sender.window(self.cap):
@@ -189,15 +192,17 @@ class UdpEndpoint(UdpReceiver):
                     sender.in_nic.appendleft(oldest)
                     self.wait_for_nic(sender, oldest)
                     return
-            packet = sender.missing.popleft() if sender.missing else self.draw(sender)
-            if packet.state == ACKED:
-                continue
+            if missing:
+                packet = missing.popleft()
+                if packet.state == ACKED:
+                    continue
+            else:
+                assert group is not None
+                packet = self.draw(sender, group)
             self.send(sender, packet, now)
 
-    def draw(self, sender: Sender) -> Packet:
-        """The next frame of the first share that has something left."""
-        group = sender.work()
-        assert group is not None
+    def draw(self, sender: Sender, group: deque[Share]) -> Packet:
+        """The next frame of the first share of a group."""
         share = group[0]
         size = min(self.frame_bytes, share.left)
         packet = Packet(sender.next_psn, share.transfer_id, share.total, share.offset, size)
@@ -223,7 +228,7 @@ class UdpEndpoint(UdpReceiver):
             answer_now=is_last or full,
         )
         at = sender.next_socket
-        if not self.transmit(sender, at, header, content(packet.transfer, packet.offset, packet.size)):
+        if not self.transmit(sender, at, header, view(packet.transfer, packet.offset, packet.size)):
             packet.state = MISSING
             sender.missing.appendleft(packet)
             self.wait_for_nic(sender, at)
@@ -249,31 +254,28 @@ class UdpEndpoint(UdpReceiver):
             sender.alarm = True
             self.loop.call_at(now + _TIMEOUT_NS, lambda: self.on_silence(sender))
 
-    def take_answers(self, sender: Sender, at: int) -> None:
-        """Read acknowledgements."""
-        sock = sender.sockets[at]
-        for _ in range(DATAGRAMS_AT_ONCE):
-            try:
-                data = sock.recv(2048)
-            except BlockingIOError:
-                break
-            except OSError as problem:
-                if problem.errno == errno.ECONNREFUSED:
-                    self.lose(sender, "nobody receives at the other end")
-                    break
+    def take_answer(self, sender: Sender, at: int) -> None:
+        """Read an acknowledgement."""
+        try:
+            data = sender.sockets[at].recv(2048)
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            if problem.errno != errno.ECONNREFUSED:
                 raise
-            if len(data) < ACK.size:
-                continue
-            port, turn, cumulative, psn = ACK.unpack_from(data)
-            if port != sender.port or turn != sender.turn:
-                continue
-            if psn == HELLO:
-                if at in sender.unanswered:
-                    sender.unanswered.discard(at)
-                    if not sender.unanswered:
-                        self.has_opened(sender)
-            else:
-                self.acknowledge(sender, cumulative, psn, int.from_bytes(data[ACK.size :], "little"))
+            self.lose(sender, "nobody receives at the other end")
+            return
+        if len(data) < ACK.size:
+            return
+        port, turn, cumulative, psn = ACK.unpack_from(data)
+        if port != sender.port or turn != sender.turn:
+            return
+        if psn != HELLO:
+            self.acknowledge(sender, cumulative, psn, int.from_bytes(data[ACK.size :], "little"))
+        elif at in sender.unanswered:
+            sender.unanswered.discard(at)
+            if not sender.unanswered:
+                self.has_opened(sender)
         self.pump(sender)
 
     def acknowledge(self, sender: Sender, cumulative: int, psn: int, beyond: int) -> None:
@@ -281,7 +283,7 @@ class UdpEndpoint(UdpReceiver):
         now = time.monotonic_ns()
         answered = sender.packets.get(psn)
         delay_ns = now - answered.sent_ns if answered and answered.state == FLYING and not answered.again else 0
-        acked, newest_ns = 0, 0
+        acked, newest_ns, out_of_order = 0, 0, beyond != 0
         come: list[Packet] = []
         while sender.packets and (first := next(iter(sender.packets))) < cumulative:
             come.append(sender.packets.pop(first))
@@ -296,7 +298,9 @@ class UdpEndpoint(UdpReceiver):
                 continue
             sender.flying -= packet.state == FLYING
             packet.state = ACKED
-            newest_ns = max(newest_ns, packet.sent_ns)
+            if packet.sent_ns > newest_ns:
+                newest_ns = packet.sent_ns
+            out_of_order = out_of_order or packet.again
             acked += 1
         if not acked:
             return
@@ -304,6 +308,8 @@ class UdpEndpoint(UdpReceiver):
         if delay_ns:
             sender.swift.on_ack(delay_ns, acked, now)
         reorder_ns = sender.swift.rtt_ns * (_REORDER_SPRAYED if len(sender.sockets) > 1 else _REORDER)
+        if not out_of_order:  # what is left was sent after all that has come
+            return
         lost = [p for p in sender.packets.values() if p.state == FLYING and p.sent_ns + reorder_ns < newest_ns]
         if lost:
             self.mark_missing(sender, lost)

@@ -24,6 +24,19 @@ class Arriving:
         end = offset + size
         if not 0 <= offset <= end <= self.total:
             return f"bytes {offset} to {end} of a transfer of {self.total}"
+        if self._ends and self._ends[-1] == offset:  # mostly: what follows the last range
+            self._ends[-1] = end
+        elif (problem := self._insert(offset, end)) is not None:
+            return problem
+        part = self.parts.get(peer)
+        if part is None:
+            part = self.parts[peer] = [0, 0]
+        part[0] += size
+        part[1] = now_ns
+        self.missing -= size
+        return None
+
+    def _insert(self, offset: int, end: int) -> str | None:
         after = bisect_left(self._starts, offset)
         before = after - 1
         if (before >= 0 and self._ends[before] > offset) or (after < len(self._starts) and self._starts[after] < end):
@@ -37,11 +50,7 @@ class Arriving:
             self._ends[before] = end
         elif joins_after:
             self._starts[after] = offset
-        elif size:
+        elif end > offset:
             self._starts.insert(after, offset)
             self._ends.insert(after, end)
-        part = self.parts.setdefault(peer, [0, 0])
-        part[0] += size
-        part[1] = now_ns
-        self.missing -= size
         return None

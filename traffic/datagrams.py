@@ -74,6 +74,13 @@ class Incoming:
         """Whether a packet has come before."""
         return psn < self.next_psn or psn in self._early
 
+    def next_is(self, psn: int) -> bool:
+        """Take in a packet where it is the next one and none has come early: then it alone may be counted."""
+        if psn != self.next_psn or self._early:
+            return False
+        self.next_psn += 1
+        return True
+
     def take(self, piece: Piece, source_port: int) -> list[tuple[Piece, int]]:
         """Take in a packet that is new. Returns the pieces that may be counted now, in order, with source ports."""
         if piece.psn != self.next_psn:

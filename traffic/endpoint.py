@@ -45,7 +45,10 @@ class Sender:
 
     def work(self) -> deque[Share] | None:
         """The first group that has something left."""
-        return next((group for group in self.queue if group), None)
+        for group in self.queue:
+            if group:
+                return group
+        return None
 
 
 class Batch:

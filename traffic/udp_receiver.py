@@ -6,6 +6,7 @@ import errno
 import select
 import socket
 import time
+from functools import partial
 
 from traffic.agent_loop import Loop, Namespace
 from traffic.arrivals import Peer
@@ -16,7 +17,6 @@ _SO_RCVBUFFORCE = 33
 _RECEIVE_BYTES = 32 << 20
 _READ_BYTES = 65_536
 _ANSWER_EVERY = 2
-DATAGRAMS_AT_ONCE = 32
 #: The path is gone for a moment, the interface down: as if the packet had been lost on the way.
 LOST_ON_THE_WAY = (errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ENOBUFS, errno.EINVAL)
 
@@ -50,19 +50,18 @@ class UdpReceiver(Endpoint):
             sock.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _RECEIVE_BYTES)
             sock.bind((ip, port))
             self.listeners.append(sock)
-            self.loop.watch(sock.fileno(), select.EPOLLIN, lambda _, sock=sock: self.receive(sock))  # type: ignore[misc]
+            self.loop.watch(sock.fileno(), select.EPOLLIN, partial(self.receive, sock))
         self.report(ev="open")
 
-    def receive(self, sock: socket.socket) -> bool:
-        """Take what came in; False when there was nothing (more)."""
-        for taken in range(DATAGRAMS_AT_ONCE):
-            try:
-                size, source = sock.recvfrom_into(self.buffer)
-            except BlockingIOError:
-                return taken > 0
-            piece = unpack(self.buffer, size)
-            if piece is not None:
-                self.take(sock, source, piece)
+    def receive(self, sock: socket.socket, _: int = 0) -> bool:
+        """Take one datagram; False when there was none. (Mostly one is there: a second look would be for nothing.)"""
+        try:
+            size, source = sock.recvfrom_into(self.buffer)
+        except BlockingIOError:
+            return False
+        piece = unpack(self.buffer, size)
+        if piece is not None:
+            self.take(sock, source, piece)
         return True
 
     def take(self, sock: socket.socket, source: Peer, piece: Piece) -> None:
@@ -85,8 +84,11 @@ class UdpReceiver(Endpoint):
             return
         self.check(piece.transfer, source, piece.offset, self.buffer[DATA.size : DATA.size + piece.size])
         now = time.monotonic_ns()
-        for ready, port in incoming.take(piece, source[1]):
-            self.count(ready.transfer, ready.total, (source[0], port), ready.offset, ready.size, now)
+        if incoming.next_is(piece.psn):
+            self.count(piece.transfer, piece.total, source, piece.offset, piece.size, now)
+        else:
+            for ready, port in incoming.take(piece, source[1]):
+                self.count(ready.transfer, ready.total, (source[0], port), ready.offset, ready.size, now)
         if piece.answer_now or incoming.unanswered >= _ANSWER_EVERY:
             self.answer(sock, source, incoming, piece)
 

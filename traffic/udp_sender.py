@@ -52,7 +52,10 @@ class Sender(AnySender):
 
     def window(self, cap: int) -> int:
         """Packets that may be on their way."""
-        return 1 if self.probing else max(1, int(min(self.swift.cwnd, cap)))
+        most = self.swift.cwnd
+        if most > cap:
+            most = cap
+        return int(most) if most >= 1 and not self.probing else 1
 
     @property
     def open(self) -> bool:
