@@ -1,7 +1,7 @@
 """`zcube run --find-rate`: the highest load that meets the objectives; simulation brackets it, emulation confirms.
 
 What the simulation misses is not emulated, since frames, headers and queues only add to its times. So a load that is
-confirmed at once is the answer; otherwise lower ones follow.
+confirmed at once is the answer; otherwise lower ones follow. A run that is INVALID is repeated.
 """
 
 from __future__ import annotations
@@ -76,14 +76,16 @@ def find_rate(settings: Scenario, folder: Path, attainment: float, json: bool) -
     minutes = (took_s[factor] * dilation + AROUND_S) / 60
     err.print(
         f"emulating {factor:.3g} times the load: about {minutes:.0f} min (a model second lasts {dilation:.3g} s), and"
-        f" about as long for each lower load that is needed, {EMULATED_RUNS} in all at most; --resolution 20 or fewer"
+        f" about as long for each further run that is needed, {EMULATED_RUNS} in all at most; --resolution 20 or fewer"
         " --requests are faster",
         highlight=False,
     )
-    for _ in range(EMULATED_RUNS):
-        one = _emulated(loaded(settings, factor), factor, folder, budget)
+    for number in range(1, EMULATED_RUNS + 1):
+        one = _emulated(loaded(settings, factor), factor, folder / f"{number}-x{factor:.3g}", budget)
         tried.append(one)
-        if one.valid is True and one.attainment >= attainment:
+        if one.valid is not True:  # that says nothing of the load: again
+            continue
+        if one.attainment >= attainment:
             met = one
             break
         factor /= STEP
@@ -95,9 +97,8 @@ def _resolved(scenario: Scenario, budget_hops_per_s: float) -> Scenario:
     return resolve({scenario.name: scenario}, budget_hops_per_s)[scenario.name]
 
 
-def _emulated(scenario: Scenario, factor: float, folder: Path, budget_hops_per_s: float) -> Tried:
+def _emulated(scenario: Scenario, factor: float, path: Path, budget_hops_per_s: float) -> Tried:
     resolved = _resolved(scenario, budget_hops_per_s)
-    path = folder / f"x{factor:.3g}"
     with RunProgress(scenario.name) as progress:
         ended = run_emulation(path, resolved, budget_hops_per_s, progress)
     if ended.exit_code:
