@@ -31,7 +31,7 @@ from emulation.meta import cpu_model
 from emulation.netns import Batch, entered, inside, write_sysctls
 from emulation.network import SWITCH_SYSCTLS, EmulatedNetwork
 from emulation.sandbox import STATE_DIR, Sandbox, require_machine
-from emulation.takeover import replace_controller
+from emulation.takeover import ControllerKeeper, replace_controller
 from scenario.errors import RunError, TestbedError
 from scenario.fabric_spec import section_from_text
 from scenario.models import Scenario
@@ -168,7 +168,7 @@ def measure_discovery(text: str, sdn: str, log: IO[bytes]) -> dict[str, Any]:
     for _ in range(DISCOVERIES):
         controller = Controller(plan, STATE_DIR, log, sdn, discover=True)
         status = controller.wait_confirmed()
-        content = cabling.observe(net, controller)
+        content = cabling.observe(net, ControllerKeeper(controller, net.switches))
         found["discovery_s"].append(time.monotonic() - float(str(status["confirmed_monotonic_s"])))
         if not verify(planned_cables(fabric), cabling.sightings(content), "both").clean:
             raise RunError("the discovered cabling is not the planned one")

@@ -179,7 +179,13 @@ class Run:
         plan = make_plan(self.scenario, [*planned, *planned_flows(self.rounds)])
         network.make_management_bridge()
         controller = Controller(
-            plan, STATE_DIR, self._log("controller"), discover=True, socket_folder=self.folder, polls=self.polls
+            plan,
+            STATE_DIR,
+            self._log("controller"),
+            discover=True,
+            socket_folder=self.folder,
+            polls=self.polls,
+            keep_standby=True,
         )
         net = network.build(as_wired(self.scenario.faults, self.fabric), rates)
         network.start_switches(net)
@@ -195,7 +201,7 @@ class Run:
         self.keeper = keeper = ControllerKeeper(
             controller, net.switches, None, self.events.write, lambda text: say(note=text)
         )
-        self.cabling = cabling.require_planned(net, self.fabric, controller, self.folder)
+        self.cabling = cabling.require_planned(net, self.fabric, keeper, self.folder)
         self._first_packets(net)
         return net, controller, keeper
 
