@@ -26,6 +26,7 @@ from typing import IO
 from controller.status_socket import NAME as SOCKET_NAME
 from emulation import cabling, fidelity, meta, network, openflow_polls, sockbuf, transfers
 from emulation.agents import AgentPool
+from emulation.attach import publish
 from emulation.capture import Captures
 from emulation.control import Controller, make_plan
 from emulation.faults import FaultPlayer
@@ -189,6 +190,7 @@ class Run:
         )
         net = network.build(as_wired(self.scenario.faults, self.fabric), rates)
         network.start_switches(net)
+        publish(net)
         status = controller.wait_confirmed()
         net.bringup_wall_s["all rules confirmed"] = time.monotonic() - began
         self.events.write({"event": "rules confirmed", "t_monotonic_s": time.monotonic(), "status": status})
