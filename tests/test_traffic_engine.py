@@ -16,7 +16,9 @@ from traffic.actions import (
     TimerKey,
     TimerKind,
     TransferDone,
+    TransferFailed,
     event_order,
+    queued,
 )
 from traffic.engine import Engine
 from traffic.handoffs import IDS_PER_REQUEST
@@ -228,6 +230,14 @@ def test_ties_go_by_time_kind_and_id() -> None:
     assert sorted([deadline, later_id, arrival, finished, done_first, earlier]) == [
         earlier, done_first, finished, arrival, later_id, deadline,
     ]  # fmt: skip
+
+
+def test_entries_of_a_heap_have_the_order_of_events() -> None:
+    timers = [TimerFired(TimerKey(kind, number)) for kind in TimerKind for number in (1, 2)]
+    events = [TransferDone(3), TransferFailed(2), *timers]
+    timed = [(t_s, event) for t_s in (1.0, 0.5) for event in reversed(events)]
+    by_order = [event for _, event in sorted(timed, key=lambda pair: event_order(*pair))]
+    assert [entry[3] for entry in sorted(queued(*pair) for pair in timed)] == by_order
 
 
 def test_simultaneous_arrivals_are_served_in_order_of_id() -> None:
