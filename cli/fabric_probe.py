@@ -13,6 +13,7 @@ from rich.text import Text
 from cli import options
 from cli.app import out, print_json
 from cli.run_state import why_no_controller
+from controller.repair_log import listed
 from controller.status_socket import NAME, ask
 from results.reader import RunFolder
 from scenario.errors import InputError, RunError
@@ -80,8 +81,16 @@ def probe(
         print_json(result)
     else:
         fabric = build(FabricSection.model_validate(result["fabric"]))
+        if result.get("down"):
+            out.print(f"down: {listed(result['down'])}", highlight=False)
         for one in result["probes"]:
             _print(fabric, one)
+        for a, b in result.get("cut", ()):
+            out.print(
+                f"{ends['src_gpu']} port {a} to {ends['dst_gpu']} port {b}: no path is left by what is down, and none"
+                " was probed",
+                highlight=False,
+            )
     raise typer.Exit(0 if result["equal"] else 1)
 
 

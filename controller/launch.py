@@ -100,7 +100,7 @@ def serve(plan: Plan, places: Places, host: str, port: int) -> None:
     if places.standby is not None:
         order = standby.leave_behind(places.standby, order)
         check_port(host, order.port)
-    _end_at_signal()
+    _end_at_signal(places.socket)
     if places.socket is not None and places.status is not None:
         status_socket.serve(places.socket, places.status)
     before = _before(fabric, ruleset, places.status)
@@ -172,8 +172,9 @@ def check_port(host: str, port: int) -> None:
             ) from error
 
 
-def _end_at_signal() -> None:
+def _end_at_signal(socket_path: Path | None) -> None:
     """End the process at SIGTERM or SIGINT, at once: neither library stops its threads cleanly, all files are whole.
+    The socket goes too.
 
     A thread waits for the byte that the interpreter writes when a signal comes. A Python handler alone would not do: it
     runs in the main thread, which may be asleep in a lock (os-ken's threads) or in epoll, and not be woken.
@@ -187,6 +188,8 @@ def _end_at_signal() -> None:
     def wait() -> None:
         while (number := os.read(reading, 1)[0]) not in (signal.SIGTERM, signal.SIGINT):
             pass
+        if socket_path is not None:
+            socket_path.unlink(missing_ok=True)
         os._exit(0 if number == signal.SIGTERM else 130)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()

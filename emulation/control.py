@@ -63,8 +63,8 @@ class Controller:
         self._environment = dict(os.environ)
         if sdn is not None:
             self._environment["ZCUBE_SDN"] = sdn
-        name = Path(str(log.name)).name  # of a stream that has none, such as standard error: <stderr>
-        self._where = "" if name.startswith("<") else f"; see {name}"
+        name = Path(os.readlink(f"/proc/self/fd/{log.fileno()}")).name  # `log.name` may be its number
+        self._where = f"; see {name}" if name.endswith(".log") else ""
         self._log, self._descriptors = log, polls.descriptors if polls else ()
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
         self._argv = [

@@ -154,4 +154,6 @@ class ControllerKeeper:
                 "t_monotonic_s": now,
             }
         )
-        self.say(f"the new controller has taken over after {restart.quiet_s:.1f} s: {kept} rules kept, {sent} sent")
+        anew = "; it asks for the cabling anew" if self.discovering else ""
+        took = f"the new controller has taken over after {restart.quiet_s:.1f} s"
+        self.say(f"{took}: {kept} rules kept, {sent} sent{anew}")

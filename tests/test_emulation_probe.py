@@ -80,7 +80,7 @@ def test_the_seed_decides_the_path_and_the_same_seed_the_same(probed: dict[str, 
     ways = {}
     for name in ("one", "again", "other"):
         (one,) = probed[name]["probes"]
-        assert probed[name]["equal"] and one["qp"] == 1 and one["chosen_by"] == "exact rules of the plan (ecmp)"
+        assert probed[name]["equal"] and one["qp"] == 1 and one["chosen_by"] == "exact rules of the plan"
         ways[name] = one["observed"]
     assert ways["one"] == ways["again"] == planned(1, 1)
     assert ways["other"] == planned(another_seed(1), 1) != ways["one"]
