@@ -79,7 +79,7 @@ def status(
     try:
         found = ask(run_folder / NAME)
     except (OSError, ValueError) as error:
-        reason, hint = why_no_controller(run_folder, run_folder / NAME, error)
+        reason, hint = why_no_controller(run_folder, run_folder / NAME, error, "zcube controller status")
         raise InputError("RUN", str(run_folder), reason, hint) from None
     if json:
         print_json(found)

@@ -75,7 +75,7 @@ def probe(
         chosen = {"seed": scenario.seed, "protocol": protocol or own}
         settings = Settings(fabric=scenario.fabric.model_dump(), **ends, **flow, **chosen)  # type: ignore[arg-type]
         result = run_live(live, scenario, status["host_pid"], status["failures"], settings)
-        if result["equal"] is False and _ask(live)["failures"] != status["failures"]:
+        if not result["equal"] and _ask(live)["failures"] != status["failures"]:
             raise RunError("paths were being repaired while the probes were under way; probe again")
     if json:
         print_json(result)
@@ -99,7 +99,8 @@ def _ask(folder: Path) -> dict[str, Any]:
     try:
         status = ask(folder / NAME)
     except (OSError, ValueError) as error:
-        raise InputError("--run", str(folder), *why_no_controller(folder, folder / NAME, error)) from None
+        why = why_no_controller(folder, folder / NAME, error, "zcube fabric probe --from ... --to ... --run")
+        raise InputError("--run", str(folder), *why) from None
     if status["state"] != "confirmed":
         raise InputError(
             "--run",

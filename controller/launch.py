@@ -162,8 +162,7 @@ def check_port(host: str, port: int) -> None:
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
-            probe.listen(1)
+            probe.bind((host, port))  # no listen: somebody might take this process for one that is ready
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise LaunchError(

@@ -49,7 +49,8 @@ def leave_behind(fd: int, order: Order) -> Order:
 
 
 class Line:
-    """The other end, with whoever starts controllers: knows the standby and calls it."""
+    """The other end, with whoever starts controllers: knows the standby and calls it. One for each controller that is
+    started, and those that follow from it."""
 
     def __init__(self) -> None:
         self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

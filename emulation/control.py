@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -107,8 +108,12 @@ class Controller:
         port = self._next_port()
         pid = self._standby.call(Order(port, discover)) if self._standby else None
         if pid is not None:
-            self.process = Adopted(pid)
-            return True
+            with contextlib.suppress(ProcessLookupError):
+                self.process = Adopted(pid)
+                return True
+        if self._standby:  # with a line of its own: an order that nobody has read must not reach its standby
+            self._standby.close()
+            self._standby = Line()
         self.process = self._start(port, discover)
         # The runner has raised its own priority since; a controller that starts must not hold up the traffic agents.
         os.setpriority(os.PRIO_PROCESS, self.process.pid, self._niceness)

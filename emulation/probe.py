@@ -147,9 +147,13 @@ def run_live(
     more = {"down": down, "cut": cut}
     if not left:
         return {**settings.result([]), **more}
+    try:  # the one who started it, or the sandbox's first process: it lives as long as the run
+        resident = int(Path(f"/proc/{controller_pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        raise RunError("the run's controller was being replaced, or the run ended; probe again") from None
     inside = [str(folder.resolve()), settings.to_json(), json.dumps(down)]
     done = subprocess.run(
-        joining(controller_pid, [sys.executable, "-m", "emulation.probe_live", *inside]),
+        joining(resident, [sys.executable, "-m", "emulation.probe_live", *inside]),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -161,6 +165,6 @@ def run_live(
             raise RunError(str(message["error"]))
         if "probe" in message:
             return {**message["probe"], **more}
-    if done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL) or not Path(f"/proc/{controller_pid}").exists():
+    if done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL) or not Path(f"/proc/{resident}").exists():
         raise RunError("the run ended while it was probed")
     raise RunError(f"the probe ended with status {done.returncode}: {done.stderr.strip()[-300:] or 'no reason given'}")
