@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulation.mooncake_extra import require_transport
 from emulation.sandbox import Sandbox, require_machine
 from results.writer import create_folder, open_log, write_yaml
 from scenario.errors import InputError, MachineError, RunError
@@ -58,6 +59,7 @@ def run(
     Raises RunError, InputError or MachineError.
     """
     require_machine()
+    require_transport(scenario)
     new_run_folder(folder, scenario)
     began = time.monotonic()
     argv = ["-m", "emulation.runner", str(folder.resolve()), repr(budget_hops_per_s), *captured]

@@ -22,8 +22,13 @@ _TABLE = _ONCE * (2 + LONGEST // PERIOD)
 
 def content(transfer: int, offset: int, size: int) -> bytes:
     """Bytes `offset` to `offset + size` of a transfer; `size` is at most LONGEST."""
-    start = (transfer * _SPREAD + offset) % PERIOD
+    start = place(transfer, offset)
     return _TABLE[start : start + size]
+
+
+def place(transfer: int, offset: int) -> int:
+    """Where in the table byte `offset` of a transfer is; those after it follow, PERIOD after PERIOD."""
+    return (transfer * _SPREAD + offset) % PERIOD
 
 
 def mismatch(transfer: int, offset: int, data: memoryview) -> int | None:
