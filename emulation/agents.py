@@ -137,7 +137,7 @@ class AgentPool:
         for fd in inherited:
             os.close(fd)
 
-    def _open(self, names: Iterable[str]) -> None:
+    def _open(self, names: Sequence[str]) -> None:
         scale, transport = self.scale, self.transport
         window_frames, chunk_frames = transport.inflight_cap_frames, transport.chunk_frames
         if self.paths.policy == "spray" and not self._one_carries:
