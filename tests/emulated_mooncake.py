@@ -1,6 +1,7 @@
 """Runs inside a sandbox: handoffs by the Mooncake Transfer Engine, and the bytes that every port then has sent.
 
 python tests/emulated_mooncake.py FABRIC [DAMAGED]    DAMAGED: number of a handoff of which a byte is changed on arrival
+In the end a receiver is killed with a handoff on its way.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from collections import Counter
 from emulated_paths import Counters
 from emulated_policies import sent_bytes
 
-from emulation import network
+from emulation import network, sockbuf
+from emulation.agents import Done
 from emulation.control import Controller, make_plan
 from emulation.mooncake import MooncakePool
 from emulation.netns import read_sysctls
 from emulation.sandbox import STATE_DIR
 from emulation.watch import ConnectionWatch
+from scenario.errors import RunError
 from scenario.fabric_spec import section_from_text
 from scenario.models import RoutingSection, Scenario, TransportSection
 from scenario.scale import Scale
@@ -29,7 +32,27 @@ FRAMES = 200
 ALONE = (("gpu1", "gpu6"), ("gpu2", "gpu7"), ("gpu8", "gpu3"), ("gpu5", "gpu1"))
 #: Sent at once, twice: handoffs wait for each other at sender, fabric and receiver.
 TOGETHER = (("gpu1", "gpu6"), ("gpu2", "gpu6"), ("gpu3", "gpu6"), ("gpu6", "gpu1"), ("gpu1", "gpu8")) * 2
+#: More than the table that handoffs are sent from has at first, for each port.
+LARGE_BYTES = 5 << 20
 PATIENCE_S = 60.0
+
+
+class Pool(MooncakePool):
+    """Changes one byte of one handoff in its receiver's memory, after it has arrived and before it is compared."""
+
+    damaged = 0
+
+    def _done(self, sender: str, message: dict[str, object]) -> Done:
+        number = int(str(message["id"]))
+        if number == self.damaged:
+            handoff = self._handoffs[number]
+            pid = self.processes[list(self.sockets).index(handoff.receiver)].pid
+            with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+                memory.seek(self._arena_address[handoff.receiver] + handoff.offset + 70_000)
+                (byte,) = memory.read(1)
+                memory.seek(-1, 1)
+                memory.write(bytes([byte ^ 1]))
+        return super()._done(sender, message)
 
 
 def main(text: str, damaged: int) -> dict[str, object]:
@@ -46,8 +69,11 @@ def main(text: str, damaged: int) -> dict[str, object]:
     network.start_switches(net)
     controller.wait_confirmed()
     watch = ConnectionWatch(net, routing.protocol)
-    pool = MooncakePool(net, pairs, scale, scenario, sys.stderr.buffer)
+    pool = Pool(net, pairs, scale, scenario, sys.stderr.buffer)
+    pool.damaged = damaged
     seen = watch.paths(pairs, pool.flow)
+    for switch in net.switches:
+        sockbuf.deepen(switch.daemon_pid, 512 << 20, 64 << 20)
     counters = Counters(net)
     handoffs = []
     for number, pair in enumerate(ALONE, 1):
@@ -74,11 +100,13 @@ def main(text: str, damaged: int) -> dict[str, object]:
         size = (FRAMES + 13 * number) * scale.mss_bytes // 4 + number
         pool.send(number, *pair, size)
         waiting.add(number)
+    pool.send(number + 1, *ALONE[0], LARGE_BYTES * len(fabric.gpus[0].ports))
+    waiting.add(number + 1)
     until = time.monotonic() + PATIENCE_S
     while waiting and time.monotonic() < until:
         waiting -= {done.transfer_id for done in pool.poll(0.5)}
     planned = {qp: routing.path(fabric, qp).egress for qp in pairs}
-    found = {
+    found: dict[str, object] = {
         "statistics": pool.statistics(),
         "alone": handoffs,
         "unfinished": sorted(waiting),
@@ -90,6 +118,14 @@ def main(text: str, damaged: int) -> dict[str, object]:
         "processes": len(pool.processes),
         "sysctls": read_sysctls(net.node_pid("gpu1"), ["net/ipv4/tcp_wmem", "net/ipv4/tcp_congestion_control"]),
     }
+    pool.send(100, *ALONE[0], FRAMES * scale.mss_bytes)
+    pool.processes[list(pool.sockets).index(ALONE[0][1])].kill()
+    try:
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            list(pool.poll(0.5))
+    except RunError as error:
+        found["after_a_kill"] = str(error)
     pool.close()
     return {**found, "exit_codes": [process.returncode for process in pool.processes]}
 
