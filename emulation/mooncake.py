@@ -16,7 +16,7 @@ from typing import IO
 
 from emulation.agents import ROWS_AN_ORDER, AgentPool, Done, Part
 from emulation.arena import Arena
-from emulation.netns import write_sysctls
+from emulation.netns import Batch, inside, write_sysctls
 from scenario.errors import RunError
 from scenario.scale import Scale
 from topologies.paths import TCP, FiveTuple, QueuePair
@@ -82,8 +82,16 @@ class MooncakePool(AgentPool):
         chunk = transport.inflight_cap_frames * self.scale.mss_bytes  # whole frames, where the default is 64 KiB
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MC_")}
         environment.update(ENGINE_SETTINGS, MC_TCP_SLICE_SIZE=str(chunk))
+        batch = Batch()
         for name in names:
+            # A frame at a time: else the last piece that fits into a send buffer is one of seven frames.
+            lines = [
+                f"link set dev {port.name} gso_max_segs 1\n" for port in self.network.fabric.gpu_by_name[name].ports
+            ]
+            batch.start(inside(self.network.node_pid(name), ["ip", "-batch", "-"]), "".join(lines))
             write_sysctls(self.network.node_pid(name), settings)
+        batch.finish()
+        for name in names:
             self._start([name], log, [str(AGENT)], environment)
 
     def _open(self, names: Sequence[str]) -> None:

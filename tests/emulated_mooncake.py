@@ -7,6 +7,8 @@ In the end a receiver is killed with a handoff on its way.
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -18,7 +20,7 @@ from emulation import network, sockbuf
 from emulation.agents import Done
 from emulation.control import Controller, make_plan
 from emulation.mooncake import MooncakePool
-from emulation.netns import read_sysctls
+from emulation.netns import inside
 from emulation.sandbox import STATE_DIR
 from emulation.watch import ConnectionWatch
 from scenario.errors import RunError
@@ -53,6 +55,12 @@ class Pool(MooncakePool):
                 memory.seek(-1, 1)
                 memory.write(bytes([byte ^ 1]))
         return super()._done(sender, message)
+
+
+def frames_in_flight(net: network.EmulatedNetwork, gpu: str) -> list[int]:
+    """Segments that each connection of a GPU has unacknowledged."""
+    listed = subprocess.run(inside(net.node_pid(gpu), ["ss", "-tinH"]), capture_output=True, text=True, check=True)
+    return [int(count) for count in re.findall(r"unacked:(\d+)", listed.stdout)]
 
 
 def main(text: str, damaged: int) -> dict[str, object]:
@@ -102,21 +110,22 @@ def main(text: str, damaged: int) -> dict[str, object]:
         waiting.add(number)
     pool.send(number + 1, *ALONE[0], LARGE_BYTES * len(fabric.gpus[0].ports))
     waiting.add(number + 1)
-    until = time.monotonic() + PATIENCE_S
+    until, in_flight = time.monotonic() + PATIENCE_S, [0]
     while waiting and time.monotonic() < until:
-        waiting -= {done.transfer_id for done in pool.poll(0.5)}
+        waiting -= {done.transfer_id for done in pool.poll(0.1)}
+        in_flight += frames_in_flight(net, "gpu1")
     planned = {qp: routing.path(fabric, qp).egress for qp in pairs}
     found: dict[str, object] = {
         "statistics": pool.statistics(),
         "alone": handoffs,
         "unfinished": sorted(waiting),
+        "in_flight": max(in_flight),
         "complaints": pool.complaints,
         "verified": pool.verified,
         "connections": len(pairs),
         "as_planned": sum(planned[qp] == seen[qp].egress for qp in pairs),
         "distinct_ports": len({pool.flow(qp).src_port for qp in pairs} - set(range(19_000, 20_000))),
         "processes": len(pool.processes),
-        "sysctls": read_sysctls(net.node_pid("gpu1"), ["net/ipv4/tcp_wmem", "net/ipv4/tcp_congestion_control"]),
     }
     pool.send(100, *ALONE[0], FRAMES * scale.mss_bytes)
     pool.processes[list(pool.sockets).index(ALONE[0][1])].kill()
