@@ -55,8 +55,8 @@ def test_every_byte_arrives_and_crosses_the_observed_ports(tmp_path: Path, fabri
         assert one["frame_times"] > 200 - 2 * ports
     if fabric == ZCUBE:
         assert found["as_planned"] == found["connections"]  # routes by address leave no choice
-    # The cap is 16 frames: a send buffer takes one more while it is not full.
-    assert 8 <= found["in_flight"] <= 17
+    # The cap is 16 frames. A send buffer takes one more while it is not full; the engine's small messages count too.
+    assert 8 <= found["in_flight"] <= 20
     assert "gpu6" in found["after_a_kill"] or "Mooncake" in found["after_a_kill"]
 
 
