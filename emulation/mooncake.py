@@ -82,7 +82,7 @@ class MooncakePool(AgentPool):
         chunk = transport.inflight_cap_frames * self.scale.mss_bytes  # whole frames, where the default is 64 KiB
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MC_")}
         environment.update(ENGINE_SETTINGS, MC_TCP_SLICE_SIZE=str(chunk))
-        batch, gpus = Batch(), self.network.fabric.gpu_by_name
+        batch = Batch()
         for name in names:
             # A frame at a time: else the last piece that fits into a send buffer is one of seven frames.
             lines = [
