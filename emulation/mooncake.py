@@ -29,8 +29,8 @@ AGENT = Path(__file__).resolve().parent.parent / "traffic" / "agent_mooncake.py"
 ARENA_BYTES = 1 << 30
 #: Of it, for the first write of each queue pair.
 _RESERVED_BYTES = 4096
-#: How often a sender looks whether a write has ended, as a part of a frame time, and at most.
-_LOOKS_PER_FRAME, _LOOK_AT_MOST_NS = 4, 500_000
+#: How often a sender looks whether a write has ended: so often in a frame time, but not again before.
+_LOOKS_PER_FRAME, _LOOK_AFTER_NS = 4, 500_000
 #: What the kernel adds to a frame's bytes when it charges a send buffer (struct sk_buff and its head).
 _CHARGED_BYTES_PER_FRAME = 1280
 #: Receive buffer in windows: never what limits.
@@ -100,11 +100,10 @@ class MooncakePool(AgentPool):
         self._flows: dict[int, FiveTuple] = {}  # by queue pair's number
         self._number_by_queue_pair = {qp: number for number, qp in enumerate(self.queue_pairs)}
         fabric = self.network.fabric
-        some_port = fabric.gpus[0].ports[0]
-        look_ns = round(1e9 * self.scale.frame_time_wall_s(some_port.gbps) / _LOOKS_PER_FRAME)
+        frame_ns = 1e9 * self.scale.frame_time_wall_s(fabric.gpus[0].ports[0].gbps)
+        look_ns = max(round(frame_ns / _LOOKS_PER_FRAME), _LOOK_AFTER_NS)
         for name in names:
             ips = [port.ip for port in fabric.gpu_by_name[name].ports]
-            look_ns = max(look_ns, _LOOK_AT_MOST_NS)
             self._order(name, op="open", kind="mooncake", listen=ips, arena_bytes=ARENA_BYTES, look_ns=look_ns)
         rpc_ports: dict[str, int] = {}
         self._arena_address: dict[str, int] = {}
