@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import zip_longest
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,10 +12,16 @@ from rich.text import Text
 
 from cli import options
 from cli.app import out, print_json
-from scenario.errors import InputError
+from cli.run_state import why_no_controller
+from controller.status_socket import NAME, ask
+from results.reader import RunFolder
+from scenario.errors import InputError, RunError
 from scenario.fabric_spec import EXAMPLE, section_from_text
+from scenario.models import FabricSection
 from topologies.build import build
 from topologies.fabric import Fabric
+
+DEFAULT = "zcube:gpus=32"
 
 
 def register(verbs: typer.Typer) -> None:
@@ -26,11 +33,16 @@ def probe(
     source: Annotated[str, typer.Option("--from", help="GPU number or name")],
     destination: Annotated[str, typer.Option("--to", help="GPU number or name")],
     fabric_text: Annotated[
-        str, typer.Argument(metavar="FABRIC", help=f"KIND[:name=value,...] {EXAMPLE}")
-    ] = "zcube:gpus=32",
-    queue_pair: Annotated[int, typer.Option("--queue-pair", min=0, max=15, help="index of the queue pair")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="seed of the ECMP hash")] = 1,
-    protocol: Annotated[str, typer.Option(help="tcp or udp")] = "tcp",
+        str | None, typer.Argument(metavar="[FABRIC]", help=f"KIND[:name=value,...] {EXAMPLE}", show_default=DEFAULT)
+    ] = None,
+    live: Annotated[
+        Path | None, typer.Option("--run", metavar="RUN", help="the fabric of a run that is going on, by its folder")
+    ] = None,
+    queue_pair: Annotated[int, typer.Option("--queue-pair", min=0, max=63, help="index of the queue pair")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="seed of the ECMP hash", show_default="1, or the run's")
+    ] = None,
+    protocol: Annotated[str | None, typer.Option(help="tcp or udp", show_default="tcp, or the run's")] = None,
     source_port: Annotated[
         int | None, typer.Option(help="a flow nobody planned: this source port", show_default="the planned one")
     ] = None,
@@ -39,29 +51,54 @@ def probe(
 ) -> None:
     """Send probe packets over emulated switches; planned and observed path, hop by hop. Needs root.
 
+    Over a fabric that it brings up, or with --run over that of a live run, beside its traffic: no socket of the run
+    gets these packets, and planned is then what the run has planned, failures and repairs included.
+
     Exit code 1 when they differ. Example: sudo .venv/bin/zcube fabric probe --from 1 --to 11 roft:gpus=32
     """
-    from emulation.probe import Settings, run  # here: the other verbs need no sandbox
+    from emulation.probe import Settings, run, run_live  # here: the other verbs need no sandbox
 
-    section = section_from_text(fabric_text)
-    settings = Settings(
-        fabric=section.model_dump(),
-        src_gpu=_gpu("--from", source),
-        dst_gpu=_gpu("--to", destination),
-        queue_pair=queue_pair,
-        seed=seed,
-        protocol=protocol,  # type: ignore[arg-type]  # checked there
-        source_port=source_port,
-        count=count,
-    )
-    result = run(section, settings)
+    ends = {"src_gpu": _gpu("--from", source), "dst_gpu": _gpu("--to", destination)}
+    flow = {"queue_pair": queue_pair, "source_port": source_port, "count": count}
+    if live is None:
+        section = section_from_text(fabric_text or DEFAULT)
+        chosen = {"seed": 1 if seed is None else seed, "protocol": protocol or "tcp"}
+        result = run(section, Settings(fabric=section.model_dump(), **ends, **flow, **chosen))  # type: ignore[arg-type]
+    else:
+        for option, value in (("FABRIC", fabric_text), ("--seed", seed)):
+            if value is not None:
+                raise InputError(option, value, "is the run's: leave it out with --run")
+        status = _ask(live)
+        scenario = RunFolder(live).scenario()
+        own = "udp" if scenario.transport.kind == "udp" else "tcp"
+        chosen = {"seed": scenario.seed, "protocol": protocol or own}
+        settings = Settings(fabric=scenario.fabric.model_dump(), **ends, **flow, **chosen)  # type: ignore[arg-type]
+        result = run_live(live, scenario, status["host_pid"], status["failures"], settings)
+        if result["equal"] is False and _ask(live)["failures"] != status["failures"]:
+            raise RunError("paths were being repaired while the probes were under way; probe again")
     if json:
         print_json(result)
     else:
-        fabric = build(section)
+        fabric = build(FabricSection.model_validate(result["fabric"]))
         for one in result["probes"]:
             _print(fabric, one)
     raise typer.Exit(0 if result["equal"] else 1)
+
+
+def _ask(folder: Path) -> dict[str, Any]:
+    """What the controller of a live run says, once all switches have its rules."""
+    try:
+        status = ask(folder / NAME)
+    except (OSError, ValueError) as error:
+        raise InputError("--run", str(folder), *why_no_controller(folder, folder / NAME, error)) from None
+    if status["state"] != "confirmed":
+        raise InputError(
+            "--run",
+            str(folder),
+            f"not all switches have their rules: its controller is {status['state']}",
+            "wait a second",
+        )
+    return status
 
 
 def _print(fabric: Fabric, one: dict[str, Any]) -> None:

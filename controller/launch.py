@@ -20,9 +20,10 @@ import socket
 import sys
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from controller import status_socket
+from controller import standby, status_socket
 from controller.plan import Plan, PlanError, from_topo, load
 from controller.ruleset import RuleSet
 from controller.status import failures_before
@@ -51,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             logging.getLogger(library).setLevel(logging.WARNING)
     try:
         plan = load(options.plan) if options.topo is None else from_topo(options.topo)
-        polls = _polls(options)
-        serve(plan, options.status, options.listen, options.port, options.socket, options.cabling, polls)
+        places = Places(options.status, options.socket, options.cabling, _polls(options), options.standby_fd)
+        serve(plan, places, options.listen, options.port)
     except PlanError as error:
         print(f"controller: {error}", file=sys.stderr)
         return 2
@@ -62,56 +63,64 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1
 
 
-def serve(
-    plan: Plan,
-    status_path: Path | None,
-    host: str,
-    port: int,
-    socket_path: Path | None = None,
-    cabling_path: Path | None = None,
-    polls: tuple[Path, float, int] | None = None,
-) -> None:
-    """Run the controller in this process until a signal ends it. Raises PlanError, LaunchError.
+@dataclass(frozen=True)
+class Places:
+    """Files and sockets of a controller; what is None is not wanted.
 
-    With `cabling_path` it also finds out which port hangs on which: see `controller.discovery`; with `socket_path` it
-    tells its state there. `polls`: log, rate and descriptor of `controller.statistics.Settings`; None: no statistics.
+    With `cabling` it also finds out which port hangs on which: see `controller.discovery`; with `socket` it tells its
+    state there. `polls`: log, rate and descriptor of `controller.statistics.Settings`. `standby`: descriptor of a
+    socket on which a standby waits for its order (`controller.standby`).
     """
+
+    status: Path | None = None
+    socket: Path | None = None
+    cabling: Path | None = None
+    polls: tuple[Path, float, int] | None = None
+    standby: int | None = None
+
+
+def serve(plan: Plan, places: Places, host: str, port: int) -> None:
+    """Run the controller in this process until a signal ends it. Raises PlanError, LaunchError."""
     fabric = plan.build()
     expected = plan.expected_switches(fabric)
     ruleset = plan.rules(fabric)
     check_port(host, port)
-    for name, path in (("status", status_path), ("socket", socket_path), ("cabling", cabling_path)):
+    for name, path in (("status", places.status), ("socket", places.socket), ("cabling", places.cabling)):
         if path is not None:
             _check_place(name, path)
-    _end_at_signal()
-    if socket_path is not None and status_path is None:
-        raise PlanError("socket", str(socket_path), "needs --status FILE: it tells what that file has")
-    if socket_path is not None and status_path is not None:
-        status_socket.serve(socket_path, status_path)
+    if places.socket is not None and places.status is None:
+        raise PlanError("socket", str(places.socket), "needs --status FILE: it tells what that file has")
     try:
         from controller import app, sdn  # here, so that bad input is reported before the library is loaded
     except RuntimeError as error:  # sdn.SdnError, which cannot be named when sdn did not load
         raise LaunchError(str(error)) from error
     repairer = plan.repairer(fabric)
     repairer.prepare()
-    before = _before(fabric, ruleset, status_path)
-    app.configure(app.Settings(ruleset, expected, f"{host}:{port}", status_path, repairer, before))
+    order = standby.Order(port, discover=places.cabling is not None)
+    if places.standby is not None:
+        order = standby.leave_behind(places.standby, order)
+        check_port(host, order.port)
+    _end_at_signal()
+    if places.socket is not None and places.status is not None:
+        status_socket.serve(places.socket, places.status)
+    before = _before(fabric, ruleset, places.status)
+    app.configure(app.Settings(ruleset, expected, f"{host}:{order.port}", places.status, repairer, before))
     apps = [app.__name__]
-    if cabling_path is not None:
+    if places.cabling is not None and order.discover:
         from controller import discovery
 
-        discovery.configure(cabling_path)
+        discovery.configure(places.cabling)
         apps.append(discovery.__name__)
     LOG.info(
         "%s on %s:%d for %s: %d rules for %d switches",
-        sdn.VERSION, host, port, fabric.kind, ruleset.rule_count, len(fabric.switches),
+        sdn.VERSION, host, order.port, fabric.kind, ruleset.rule_count, len(fabric.switches),
     )  # fmt: skip
-    if polls is not None:
+    if places.polls is not None:
         from controller import statistics
 
-        statistics.configure(statistics.Settings(ruleset, *polls))
+        statistics.configure(statistics.Settings(ruleset, *places.polls))
         apps.append(statistics.__name__)
-    sdn.run(apps, host, port)
+    sdn.run(apps, host, order.port)
 
 
 def _check_place(name: str, path: Path) -> None:
@@ -205,6 +214,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--statistics", type=Path, metavar="FILE", help="log of polled counters; needs --statistics-fd")
     parser.add_argument("--statistics-hz", type=float, default=1.0, metavar="HZ", help="default %(default)s")
     parser.add_argument("--statistics-fd", type=int, default=-1, metavar="FD", help="inherited socket with its orders")
+    parser.add_argument("--standby-fd", type=int, metavar="FD", help="inherited socket: a standby waits there")
     parser.add_argument("--verbose", action="store_true", help="log the library's messages too")
     return parser
 

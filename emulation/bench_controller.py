@@ -1,4 +1,4 @@
-"""`make bench`: the controller, measured on real Open vSwitch instances: rules, repairs, memory, discovery.
+"""`make bench`: the controller, measured on real Open vSwitch instances: rules, repairs, memory, discovery, takeover.
 
 Each measurement has a sandbox of its own. For rules and repairs the fabric is built without GPUs: all switches are
 there, one Open vSwitch each, with all of their ports and cables; a port towards a GPU hangs on an idle interface with
@@ -31,7 +31,7 @@ from emulation.meta import cpu_model
 from emulation.netns import Batch, entered, inside, write_sysctls
 from emulation.network import SWITCH_SYSCTLS, EmulatedNetwork
 from emulation.sandbox import STATE_DIR, Sandbox, require_machine
-from emulation.takeover import replace_controller
+from emulation.takeover import ControllerKeeper, replace_controller
 from scenario.errors import RunError, TestbedError
 from scenario.fabric_spec import section_from_text
 from scenario.models import Scenario
@@ -42,12 +42,12 @@ from topologies.fabric import End, Fabric
 from topologies.paths import walk_all_pairs
 
 SEED = 1
-PUSHES, FAILURES, DISCOVERIES = 5, 20, 5
+PUSHES, FAILURES, DISCOVERIES, TAKEOVERS = 5, 20, 5, 3
 LARGE = "zcube:gpus=256,asic_ports=16"
 MIDDLE = ("zcube:gpus=64,asic_ports=16", "roft:gpus=64,asic_ports=16")
 SMALL = "zcube:gpus=32"
 LIBRARIES = ("ryu", "os-ken")
-MAX_PUSH_S, MAX_REPAIR_MS, MAX_MEMORY_MB, MAX_DISCOVERY_S = 3.0, 200.0, 150.0, 1.0
+MAX_PUSH_S, MAX_REPAIR_MS, MAX_MEMORY_MB, MAX_DISCOVERY_S, MAX_TAKEOVER_S = 3.0, 200.0, 150.0, 1.0, 3.0
 #: How long a repair may take before the measurement gives up.
 _REPAIR_TIMEOUT_S = 10.0
 #: 400 Gb/s become 400 Mb/s: nothing is sent.
@@ -168,7 +168,7 @@ def measure_discovery(text: str, sdn: str, log: IO[bytes]) -> dict[str, Any]:
     for _ in range(DISCOVERIES):
         controller = Controller(plan, STATE_DIR, log, sdn, discover=True)
         status = controller.wait_confirmed()
-        content = cabling.observe(net, controller)
+        content = cabling.observe(net, ControllerKeeper(controller, net.switches))
         found["discovery_s"].append(time.monotonic() - float(str(status["confirmed_monotonic_s"])))
         if not verify(planned_cables(fabric), cabling.sightings(content), "both").clean:
             raise RunError("the discovered cabling is not the planned one")
@@ -178,10 +178,31 @@ def measure_discovery(text: str, sdn: str, log: IO[bytes]) -> dict[str, Any]:
     return found
 
 
+def measure_takeovers(text: str, sdn: str, log: IO[bytes]) -> dict[str, Any]:
+    """Kill the controller TAKEOVERS times, as a run would find it; `takeover_s` from the end noticed to all rules
+    confirmed to the next, which stood by. Raises RunError when it sent a rule: all were right."""
+    fabric, plan = _plan(text, planned=False)
+    net = _bring_up(without_gpus(fabric))
+    controller = Controller(plan, STATE_DIR, log, sdn, keep_standby=True)
+    network.start_switches(net)
+    controller.wait_confirmed()
+    keeper = ControllerKeeper(controller, net.switches)
+    for _ in range(TAKEOVERS):
+        time.sleep(1)  # the next one has to be ready
+        controller.process.kill()
+        controller.process.wait()
+        keeper.finish()
+    if any(each.rules_sent or not each.stood_by for each in keeper.restarts):
+        raise RunError(f"a takeover sent rules, or was not by a standby: {keeper.restarts}")
+    controller.close()
+    return {"takeover_s": [each.quiet_s for each in keeper.restarts], "rules": keeper.restarts[0].rules_kept}
+
+
 MEASUREMENTS: dict[str, Callable[[str, str, IO[bytes]], dict[str, Any]]] = {
     "pushes": measure_pushes,
     "repairs": measure_repairs,
     "discovery": measure_discovery,
+    "takeovers": measure_takeovers,
 }
 
 
@@ -227,6 +248,10 @@ def bench(console: Console) -> int:
     found = _sandboxed("discovery", SMALL, LIBRARIES[0])
     name = f"{SMALL}: {found['cables']} cables discovered by LLDP, from all rules confirmed"
     row(name, MAX_DISCOVERY_S, "s", found["discovery_s"], max(found["discovery_s"]))
+    for sdn in LIBRARIES:
+        found = _sandboxed("takeovers", SMALL, sdn)
+        name = f"{sdn}, {SMALL}: {found['rules']} rules, controller killed, to all rules confirmed to the next"
+        row(name, MAX_TAKEOVER_S, "s", found["takeover_s"], max(found["takeover_s"]))
     console.print(table)
     console.print(
         f"Controller, seed {SEED}, {cpu_model()}, {os.cpu_count()} cores. Open vSwitch in userspace, one instance a"

@@ -20,6 +20,7 @@ from emulation.control import Controller, make_plan
 from emulation.netns import entered
 from emulation.network import EmulatedNetwork
 from emulation.sandbox import STATE_DIR
+from emulation.takeover import ControllerKeeper
 from results.reader import RunFolder
 from results.writer import open_log, write_json
 from scenario.errors import RunError, TestbedError
@@ -84,13 +85,19 @@ class GpuPorts:
                 pool.submit(sock.close)
 
 
-def observe(net: EmulatedNetwork, controller: Controller) -> dict[str, object]:
-    """What every port of the running fabric says about its neighbour: the content of cabling.json. Raises RunError."""
+def observe(net: EmulatedNetwork, keeper: ControllerKeeper) -> dict[str, object]:
+    """What every port of the running fabric says about its neighbour: the content of cabling.json. Raises RunError.
+
+    A controller that dies meanwhile is replaced, and the new one begins again.
+    """
+    controller = keeper.controller
+    keeper.discovering = True
     ports = GpuPorts(net)
     try:
         deadline = time.monotonic() + TIMEOUT_S
         announced = 0.0
         while (heard := controller.cabling())["state"] != "done":
+            keeper.step()
             now = time.monotonic()
             if now > deadline:
                 raise RunError(f"the controller did not discover the cabling within {TIMEOUT_S:.0f} s")
@@ -103,8 +110,10 @@ def observe(net: EmulatedNetwork, controller: Controller) -> dict[str, object]:
         while ports.neighbours.silent and time.monotonic() < deadline:
             time.sleep(0.01)
             ports.listen()
+        keeper.finish()
         return document([*heard["neighbors"], *ports.neighbours.rows()])
     finally:
+        keeper.discovering = False
         ports.close()
 
 
@@ -116,13 +125,13 @@ def sightings(content: dict[str, object]) -> list[Sighting]:
         raise RunError(f"the cabling cannot be verified: {error}") from None
 
 
-def require_planned(net: EmulatedNetwork, plan: Fabric, controller: Controller, folder: Path) -> dict[str, object]:
+def require_planned(net: EmulatedNetwork, plan: Fabric, keeper: ControllerKeeper, folder: Path) -> dict[str, object]:
     """Observe, keep FOLDER/cabling.json, and raise RunError with every fault and its fix unless all is as planned.
 
     Returns what meta.json says about it.
     """
     began = time.monotonic()
-    content = observe(net, controller)
+    content = observe(net, keeper)
     write_json(folder / FILE, content)
     report = verify(planned_cables(plan), sightings(content), "both")
     if not report.clean:
@@ -145,11 +154,15 @@ def refusal(report: Report) -> str:
     return "\n  ".join(lines)
 
 
+def _note(text: str) -> None:
+    print(json.dumps({"note": text}), flush=True)
+
+
 def _observe_only(folder: Path, scenario: Scenario) -> None:
     fabric = build(scenario.fabric)
     network.make_management_bridge()
     with open_log(folder / "controller.log") as log:
-        controller = Controller(make_plan(scenario, []), STATE_DIR, log, discover=True)
+        controller = Controller(make_plan(scenario, []), STATE_DIR, log, discover=True, keep_standby=True)
         rates = network.EmulatedRates(
             IDLE_BPS_PER_GBPS, scenario.scale.frame_bytes, scenario.transport.asic_buffer_frames
         )
@@ -157,7 +170,8 @@ def _observe_only(folder: Path, scenario: Scenario) -> None:
         network.start_switches(net)
         controller.wait_confirmed()
         began = time.monotonic()
-        content = observe(net, controller)
+        keeper = ControllerKeeper(controller, net.switches, say=_note)
+        content = observe(net, keeper)
         print(json.dumps({"phase": "discovered", "wall_s": round(time.monotonic() - began, 3)}), flush=True)
         write_json(folder / FILE, content)
         controller.close()

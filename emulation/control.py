@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import IO, Any
 
 from controller.plan import FabricPlan, Plan
+from controller.standby import Line, Order
 from controller.status import state_of
 from controller.status_socket import NAME as SOCKET_NAME
+from emulation.adopted import Adopted
 from emulation.network import MANAGEMENT_IP, OPENFLOW_PORTS
 from emulation.openflow_polls import Polls
 from scenario.errors import RunError
@@ -50,9 +52,10 @@ class Controller:
         discover: bool = False,
         socket_folder: Path | None = None,
         polls: Polls | None = None,
+        keep_standby: bool = False,
     ) -> None:
-        """Start it on the management network; in `socket_folder` a private socket tells its state, and with `polls`
-        it answers orders for statistics."""
+        """Start it on the management network; in `socket_folder` a private socket tells its state, with `polls` it
+        answers orders for statistics, and with `keep_standby` another one is always ready to take over."""
         self._socket = socket_folder / SOCKET_NAME if socket_folder else None
         self.status_path = folder / "controller-status.json"
         self._cabling_path = folder / "controller-cabling.json"
@@ -71,29 +74,45 @@ class Controller:
             *(polls.arguments if polls else ()),
         ]
         self._starts = 0
-        self.process = self._start(["--cabling", str(self._cabling_path)] if discover else [])
+        self._standby = Line() if keep_standby else None
+        self.process: subprocess.Popen[bytes] | Adopted = self._start(self._next_port(), discover)
 
-    def _start(self, more: list[str]) -> subprocess.Popen[bytes]:
+    def _next_port(self) -> int:
         self.port = OPENFLOW_PORTS[self._starts % len(OPENFLOW_PORTS)]
         self._starts += 1
+        return self.port
+
+    def _start(self, port: int, discover: bool) -> subprocess.Popen[bytes]:
+        more = ["--cabling", str(self._cabling_path)] if discover else []
+        descriptors = list(self._descriptors)
+        if self._standby:
+            more += ["--standby-fd", str(self._standby.descriptor)]
+            descriptors.append(self._standby.descriptor)
         return subprocess.Popen(
-            [*self._argv, "--port", str(self.port), *more],
+            [*self._argv, "--port", str(port), *more],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=self._log,
             env=self._environment,
-            pass_fds=self._descriptors,
+            pass_fds=descriptors,
         )
 
-    def restart(self) -> None:
-        """Start another in place of one that has ended, with the same plan, at another `target`, which the switches
-        must be told when it is `listening`; it does not ask for the cabling again.
+    def restart(self, *, discover: bool = False) -> bool:
+        """Another in place of one that has ended, with the same plan, at another `target`, which the switches must be
+        told when it is `listening`. The one that stands by, if there is one: then True.
 
         The status file stays: the new controller begins with the failures that it finds there.
         """
-        self.process = self._start([])
+        self._cabling_path.unlink(missing_ok=True)
+        port = self._next_port()
+        pid = self._standby.call(Order(port, discover)) if self._standby else None
+        if pid is not None:
+            self.process = Adopted(pid)
+            return True
+        self.process = self._start(port, discover)
         # The runner has raised its own priority since; a controller that starts must not hold up the traffic agents.
         os.setpriority(os.PRIO_PROCESS, self.process.pid, self._niceness)
+        return False
 
     @property
     def target(self) -> str:
@@ -128,8 +147,6 @@ class Controller:
 
     def cabling(self) -> dict[str, Any]:
         """What its discovery of the cabling has come to; see `controller.discovery`. Raises RunError when it failed."""
-        if self.process.poll() is not None:
-            raise RunError(f"the controller ended with status {self.process.returncode}{self._where}")
         try:
             found: dict[str, Any] = json.loads(self._cabling_path.read_text())
         except FileNotFoundError:
@@ -145,6 +162,8 @@ class Controller:
             self.process.wait(3)
         except subprocess.TimeoutExpired:
             self.process.kill()
+        if self._standby:
+            self._standby.close()
         if self._socket is not None:
             self._socket.unlink(missing_ok=True)
 

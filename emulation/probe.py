@@ -1,24 +1,34 @@
-"""`zcube fabric probe`, from outside the sandbox: what to probe, and the run that does it (`emulation.probe_run`)."""
+"""`zcube fabric probe`, from outside the sandbox: what to probe, and who does it in there.
+
+On a fabric of its own that is `emulation.probe_run`, on that of a live run `emulation.probe_live`.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from emulation.attach import joining
 from emulation.launch import sandboxed
-from emulation.sandbox import require_machine
+from emulation.sandbox import REPOSITORY, require_machine
 from scenario.errors import InputError, RunError
-from scenario.models import FabricSection
+from scenario.models import FabricSection, Scenario
 from topologies.build import build
 from topologies.fabric import Fabric
-from topologies.paths import QP_SERVER_PORT, TCP, UDP, queue_pairs
+from topologies.paths import QP_SERVER_PORT, TCP, UDP, FiveTuple, queue_pairs
 
 #: A node is a namespace, a switch two daemons more; beyond this a laptop runs out of memory.
 MAX_GPUS, MAX_SWITCHES = 256, 80
+#: A port pair has at most so many queue pairs, less one; a live run that sprays has more.
+MAX_QUEUE_PAIR = 15
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,15 @@ class Settings:
         """6 or 17."""
         return TCP if self.protocol == "tcp" else UDP
 
+    def flow(self, own: FiveTuple) -> FiveTuple:
+        """What is sent, where `own` is the queue pair's."""
+        return own if self.source_port is None else replace(own, src_port=self.source_port)
+
+    def result(self, probes: list[dict[str, object]]) -> dict[str, object]:
+        """What `zcube fabric probe --json` prints."""
+        equal = all(bool(one["equal"]) for one in probes)
+        return {"fabric": self.fabric, "seed": self.seed, "probes": probes, "equal": equal}
+
     def to_json(self) -> str:
         """One line for the command line of `emulation.probe_run`."""
         return json.dumps(asdict(self))
@@ -52,6 +71,9 @@ class Settings:
 def check(section: FabricSection, settings: Settings) -> Fabric:
     """The fabric, if it can be emulated and the pair can be probed. Raises InputError, FabricError."""
     fabric = build(section)
+    check_flow(fabric, settings)
+    if settings.queue_pair > MAX_QUEUE_PAIR:
+        raise InputError("--queue-pair", settings.queue_pair, f"must be from 0 to {MAX_QUEUE_PAIR}")
     if len(fabric.gpus) > MAX_GPUS or len(fabric.switches) > MAX_SWITCHES:
         raise InputError(
             "fabric",
@@ -59,6 +81,11 @@ def check(section: FabricSection, settings: Settings) -> Fabric:
             f"a probe brings the fabric up: at most {MAX_GPUS} GPUs and {MAX_SWITCHES} switches",
             "zcube fabric paths computes the paths of any size",
         )
+    return fabric
+
+
+def check_flow(fabric: Fabric, settings: Settings) -> None:
+    """Raise InputError for what cannot be probed on the fabric."""
     for option, name in (("--from", settings.src_gpu), ("--to", settings.dst_gpu)):
         if name not in fabric.gpu_by_name:
             raise InputError(option, name, f"must be one of gpu1 to gpu{len(fabric.gpus)}")
@@ -74,7 +101,6 @@ def check(section: FabricSection, settings: Settings) -> Fabric:
         raise InputError(
             "--to", settings.dst_gpu, f"is in the server of {settings.src_gpu}: only NVLink joins them on {fabric.kind}"
         )
-    return fabric
 
 
 def run(section: FabricSection, settings: Settings) -> dict[str, Any]:
@@ -91,3 +117,30 @@ def run(section: FabricSection, settings: Settings) -> dict[str, Any]:
         raise RunError("the probe ended without a result")
     result: dict[str, Any] = heard["probe"]
     return result
+
+
+def run_live(
+    folder: Path, scenario: Scenario, controller_pid: int, down: list[str], settings: Settings
+) -> dict[str, Any]:
+    """Probe the fabric of the run in `folder` beside its traffic, from the sandbox of its controller, which counts
+    `down` as failed. Raises InputError, MachineError, RunError."""
+    check_flow(build(scenario.fabric), settings)
+    require_machine()
+    inside = [str(folder.resolve()), settings.to_json(), json.dumps(down)]
+    done = subprocess.run(
+        joining(controller_pid, [sys.executable, "-m", "emulation.probe_live", *inside]),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    for message in lines:
+        if "error" in message:
+            raise RunError(str(message["error"]))
+        if "probe" in message:
+            result: dict[str, Any] = message["probe"]
+            return result
+    if done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL) or not Path(f"/proc/{controller_pid}").exists():
+        raise RunError("the run ended while it was probed")
+    raise RunError(f"the probe ended with status {done.returncode}: {done.stderr.strip()[-300:] or 'no reason given'}")

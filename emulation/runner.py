@@ -26,6 +26,7 @@ from typing import IO
 from controller.status_socket import NAME as SOCKET_NAME
 from emulation import cabling, fidelity, meta, network, openflow_polls, sockbuf, transfers
 from emulation.agents import AgentPool
+from emulation.attach import publish
 from emulation.capture import Captures
 from emulation.control import Controller, make_plan
 from emulation.faults import FaultPlayer
@@ -182,10 +183,17 @@ class Run:
         plan = make_plan(self.scenario, [*planned, *planned_flows(self.rounds)])
         network.make_management_bridge()
         controller = Controller(
-            plan, STATE_DIR, self._log("controller"), discover=True, socket_folder=self.folder, polls=self.polls
+            plan,
+            STATE_DIR,
+            self._log("controller"),
+            discover=True,
+            socket_folder=self.folder,
+            polls=self.polls,
+            keep_standby=True,
         )
         net = network.build(as_wired(self.scenario.faults, self.fabric), rates)
         network.start_switches(net)
+        publish(net)
         status = controller.wait_confirmed()
         net.bringup_wall_s["all rules confirmed"] = time.monotonic() - began
         self.events.write({"event": "rules confirmed", "t_monotonic_s": time.monotonic(), "status": status})
@@ -198,7 +206,7 @@ class Run:
         self.keeper = keeper = ControllerKeeper(
             controller, net.switches, None, self.events.write, lambda text: say(note=text)
         )
-        self.cabling = cabling.require_planned(net, self.fabric, controller, self.folder)
+        self.cabling = cabling.require_planned(net, self.fabric, keeper, self.folder)
         self._first_packets(net)
         return net, controller, keeper
 

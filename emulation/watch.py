@@ -12,19 +12,19 @@ import socket
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 from emulation.netns import entered
-from emulation.network import EmulatedNetwork
 from emulation.probe_path import Sighting, follow
 from scenario.errors import RunError
-from topologies.fabric import End
+from topologies.fabric import End, Fabric
 from topologies.paths import QP_SERVER_PORT, TCP, UDP, FiveTuple, Path, QueuePair, five_tuple
 
 _ETH_P_ALL = 0x0003
 _PACKET_OUTGOING = 4
 _SO_ATTACH_FILTER, _SO_RCVBUFFORCE = 26, 33
 _RECEIVE_BYTES = 16 << 20
-#: Classic BPF, (code, jump if true, jump if false, operand): IPv4 and TCP, without IP options, with SYN and not ACK.
+#: IPv4 and TCP, without IP options, with SYN and not ACK.
 #: The offsets are those of Ethernet (14 B) and IPv4 (20 B).
 _FIRST_OF_TCP = (
     (0x28, 0, 0, 12), (0x15, 0, 6, 0x0800),
@@ -42,10 +42,25 @@ _FIRST_OF_UDP = (
 )  # fmt: skip
 
 
+#: Of classic BPF: code, jump if true, jump if false, operand.
+Instruction = tuple[int, int, int, int]
+
+
+class Nodes(Protocol):
+    """A fabric that is up, and the process in whose network namespace each node is."""
+
+    @property
+    def fabric(self) -> Fabric:
+        """As planned."""
+
+    def node_pid(self, name: str) -> int:
+        """As this process sees it."""
+
+
 class Watch:
     """A packet socket in every node of the fabric; with `bpf` only for the frames that the filter lets through."""
 
-    def __init__(self, net: EmulatedNetwork, bpf: Sequence[tuple[int, int, int, int]] = ()) -> None:
+    def __init__(self, net: Nodes, bpf: Sequence[Instruction] = ()) -> None:
         self._end_of = {port.name: End(o.name, port.number) for o in net.fabric.nodes for port in o.ports}
         self._sockets: dict[int, socket.socket] = {}
         self._poller = select.poll()
@@ -85,7 +100,7 @@ class Watch:
 class ConnectionWatch:
     """Follows the first packet of each queue pair (SYN, or hello) while they are opened."""
 
-    def __init__(self, net: EmulatedNetwork, protocol: int = TCP) -> None:
+    def __init__(self, net: Nodes, protocol: int = TCP) -> None:
         self._net = net
         self._watch = Watch(net, _FIRST_OF_UDP if protocol == UDP else _FIRST_OF_TCP)
 
@@ -117,7 +132,7 @@ class ConnectionWatch:
         return found
 
 
-def _attach(sock: socket.socket, instructions: Sequence[tuple[int, int, int, int]]) -> None:
+def _attach(sock: socket.socket, instructions: Sequence[Instruction]) -> None:
     """SO_ATTACH_FILTER with a struct sock_fprog (linux/filter.h)."""
     code = b"".join(struct.pack("HBBI", *one) for one in instructions)
     buffer = ctypes.create_string_buffer(code)

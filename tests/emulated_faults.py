@@ -1,6 +1,6 @@
 """Runs inside a sandbox: switches and cables fail one after the other while handoffs are under way.
 
-    python tests/emulated_faults.py FABRIC SDN TRANSPORT
+    python tests/emulated_faults.py FABRIC SDN TRANSPORT     (such as tcp, or with a policy: "udp spray")
 
 Handoffs go between random GPU pairs all the time. When a fault has reached the agents, every GPU pair sends one more:
 those that `queue_pairs` says are joined must get it, and all that was sent before, while the fault lasts; the others
@@ -22,6 +22,7 @@ from emulation.control import Controller, make_plan
 from emulation.faults import FaultPlayer, links_of
 from emulation.netns import write_sysctls
 from emulation.sandbox import STATE_DIR
+from scenario.fabric_section import RoutingSection
 from scenario.fabric_spec import section_from_text
 from scenario.models import FaultEvent, FaultsSection, Scenario, TransportSection
 from scenario.scale import Scale
@@ -209,12 +210,15 @@ class FaultRun:
 
 
 def main(text: str, sdn: str, transport: str) -> dict[str, object]:
+    kind, _, policy = transport.partition(" ")
     scenario = Scenario(
         fabric=section_from_text(text),
-        transport=TransportSection(kind=transport),  # type: ignore[arg-type]
+        transport=TransportSection(kind=kind),  # type: ignore[arg-type]
+        routing=RoutingSection(policy=policy or "auto"),  # type: ignore[arg-type]
     )
     fabric = build(scenario.fabric)
-    planned = list(walk_all_pairs(fabric))
+    pairs = dict.fromkeys((qp.src.node, qp.dst.node) for qp in walk_all_pairs(fabric))
+    planned = [qp for pair in pairs for qp in scenario.paths.queue_pairs(fabric, *pair)]
     network.make_management_bridge()
     with tempfile.TemporaryFile() as controller_log:
         controller = Controller(make_plan(scenario, planned), STATE_DIR, controller_log, sdn)

@@ -69,6 +69,17 @@ def test_correct_cabling_is_seen_from_both_ends_and_leaves_no_rule(
 
 
 @LIBRARIES
+@pytest.mark.parametrize("standby", [True, False], ids=["standby", "anew"])
+def test_a_controller_that_dies_in_its_discovery_is_replaced_and_the_new_one_begins_again(
+    tmp_path: Path, sdn: str, standby: bool
+) -> None:
+    found = observed(tmp_path, ZCUBE_16, [SWAP], sdn, "death, standby" if standby else "death")
+    assert found["restarts"] == [standby]
+    assert [fault.kind for fault in report_of(found, ZCUBE_16).faults] == ["swapped"]
+    assert found["tables"] == found["rules"]  # nor is a rule left of the discovery that was cut short
+
+
+@LIBRARIES
 def test_every_fault_is_named_with_its_ends_and_its_fix(tmp_path: Path, sdn: str) -> None:
     report = report_of(observed(tmp_path, ZCUBE_16, FAULTS, sdn, "deaf"), ZCUBE_16)
     assert {fault.fix: (fault.kind, fault.seen) for fault in report.faults} == {

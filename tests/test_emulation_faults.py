@@ -17,11 +17,12 @@ pytestmark = [pytest.mark.root, needs_root]
     ("text", "sdn", "transport", "switches"),
     [
         ("zcube:gpus=16,asic_ports=4", "ryu", "tcp", 8),
-        ("roft:gpus=16,asic_ports=8", "ryu", "tcp", 6),
+        # a queue pair with several source ports, each on a path of its own
+        ("roft:gpus=16,asic_ports=8", "ryu", "udp spray", 6),
         # GPUs with both switches in common: stand-ins for what is cut
         ("zcube:gpus=16,asic_ports=8,gpus_per_switch=8", "os-ken", "udp", 4),
     ],
-    ids=["zcube", "roft", "zcube-wide-udp"],
+    ids=["zcube", "roft-udp-spray", "zcube-wide-udp"],
 )
 def test_no_handoff_is_lost_whatever_fails(tmp_path: Path, text: str, sdn: str, transport: str, switches: int) -> None:
     with (

@@ -30,8 +30,9 @@ class Process:
     def _run(code: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-S", "-c", code])
 
-    def restart(self) -> None:
+    def restart(self, *, discover: bool) -> bool:
         self.process = self._run(self.then)
+        return False
 
     def status(self) -> dict[str, object]:
         if self.state != "confirmed":
@@ -131,7 +132,7 @@ def test_a_controller_that_dies_again_and_again_ends_the_run() -> None:
     events: list[dict[str, object]] = []
     process = Process(DIES, DIES, "starting")
     process.process.wait()
-    with pytest.raises(RunError, match=f"ended {MAX_RESTARTS + 1} times .* status 7"):
+    with pytest.raises(RunError, match=f"ended {MAX_RESTARTS + 1} times, .* status 7"):
         keeper(process, events, []).finish()
     assert [event["event"] for event in events] == ["controller ended"] * (MAX_RESTARTS + 1)
 
