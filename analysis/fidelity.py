@@ -22,7 +22,7 @@ LABELS = {
     "sampler_lag_p99_ms": "Lag of the queue sampler, P99",
     "sampler_cpu_pct": "CPU of the queue sampler",
     "cpu_pct": "CPU of the machine while serving",
-    "controller_restarts": "Controllers that were replaced while serving",
+    "controller_restarts": "Controllers that were replaced during the run",
 }
 
 

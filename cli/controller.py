@@ -14,6 +14,7 @@ from cli import options
 from cli.app import out, print_json
 from cli.run_state import why_no_controller
 from controller.launch import DEFAULT_HOST, DEFAULT_PORT
+from controller.repair_log import listed
 from controller.status_socket import NAME, ask
 from scenario.errors import InputError
 
@@ -43,7 +44,7 @@ def controller(
     if context.invoked_subcommand is not None:
         return
     if topo is None:
-        raise InputError("--topo", None, "is required", "for example: zcube controller --topo zcube,32,8")
+        raise InputError("--topo", "", "says which fabric to serve", "for example: zcube controller --topo zcube,32,8")
     module = [sys.executable, "-m", "controller.launch"]
     os.execv(sys.executable, [*module, "--topo", topo, "--listen", listen, "--port", str(port)])  # noqa: S606
 
@@ -78,7 +79,7 @@ def status(
     try:
         found = ask(run_folder / NAME)
     except (OSError, ValueError) as error:
-        reason, hint = why_no_controller(run_folder, run_folder / NAME, error)
+        reason, hint = why_no_controller(run_folder, run_folder / NAME, error, "zcube controller status")
         raise InputError("RUN", str(run_folder), reason, hint) from None
     if json:
         print_json(found)
@@ -91,7 +92,7 @@ def status(
         return
     out.print(
         f"{found['sdn']}, process {found['host_pid']}: {found['state']}, {found['confirmed']} of {found['expected']}"
-        f" switches; down: {', '.join(found['failures']) or 'nothing'}",
+        f" switches; down: {listed(found['failures']) or 'nothing'}",
         highlight=False,
     )
     table = Table("switch", "state", *_COLUMNS)
@@ -103,6 +104,7 @@ def status(
         changes = repair["changes"]
         out.print(
             f"repair: {changes} {'change' if changes == 1 else 'changes'}, last barrier after"
-            f" {repair['last_barrier_ms']:.0f} ms; down then: {', '.join(repair['down']) or 'nothing'}",
+            f" {repair['last_barrier_ms']:.0f} ms; down then: {listed(repair['down']) or 'nothing'}"
+            + (f"; NOT CONFIRMED by {listed(repair['unanswered'])}" if repair["unanswered"] else ""),
             highlight=False,
         )

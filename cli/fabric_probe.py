@@ -13,6 +13,7 @@ from rich.text import Text
 from cli import options
 from cli.app import out, print_json
 from cli.run_state import why_no_controller
+from controller.repair_log import listed
 from controller.status_socket import NAME, ask
 from results.reader import RunFolder
 from scenario.errors import InputError, RunError
@@ -74,14 +75,22 @@ def probe(
         chosen = {"seed": scenario.seed, "protocol": protocol or own}
         settings = Settings(fabric=scenario.fabric.model_dump(), **ends, **flow, **chosen)  # type: ignore[arg-type]
         result = run_live(live, scenario, status["host_pid"], status["failures"], settings)
-        if result["equal"] is False and _ask(live)["failures"] != status["failures"]:
+        if not result["equal"] and _ask(live)["failures"] != status["failures"]:
             raise RunError("paths were being repaired while the probes were under way; probe again")
     if json:
         print_json(result)
     else:
         fabric = build(FabricSection.model_validate(result["fabric"]))
+        if result.get("down"):
+            out.print(f"down: {listed(result['down'])}", highlight=False)
         for one in result["probes"]:
             _print(fabric, one)
+        for a, b in result.get("cut", ()):
+            out.print(
+                f"{ends['src_gpu']} port {a} to {ends['dst_gpu']} port {b}: no path is left by what is down, and none"
+                " was probed",
+                highlight=False,
+            )
     raise typer.Exit(0 if result["equal"] else 1)
 
 
@@ -90,7 +99,8 @@ def _ask(folder: Path) -> dict[str, Any]:
     try:
         status = ask(folder / NAME)
     except (OSError, ValueError) as error:
-        raise InputError("--run", str(folder), *why_no_controller(folder, folder / NAME, error)) from None
+        why = why_no_controller(folder, folder / NAME, error, "zcube fabric probe --from ... --to ... --run")
+        raise InputError("--run", str(folder), *why) from None
     if status["state"] != "confirmed":
         raise InputError(
             "--run",

@@ -19,7 +19,7 @@ from cli import options
 from cli.app import err, out, print_json
 from cli.fault_times import warn_of_late_faults
 from cli.progress import RunProgress
-from emulation.launch import MACHINE_CHECK, require_new_folder
+from emulation.launch import MACHINE_CHECK, interrupted, require_new_folder
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
 from emulation.sandbox import require_machine
@@ -86,7 +86,7 @@ def run(
         with RunProgress(label) as progress:
             ended = run_emulation(place, arm, budget, progress)
         if ended.exit_code:
-            err.print(f"Interrupted; what was measured is in {place}", highlight=False)
+            err.print(interrupted(place), highlight=False)
             raise typer.Exit(ended.exit_code)
         write_json(place / "summary.json", summarise(RunFolder(place)))
         found[label] = failover(place), _failed(RunFolder(place)), place

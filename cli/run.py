@@ -19,7 +19,7 @@ from cli.fault_times import warn_of_late_faults
 from cli.find_rate import find_rate as find_serviceable
 from cli.progress import RunProgress
 from emulation.capture import check_ports
-from emulation.launch import MACHINE_CHECK, require_new_folder
+from emulation.launch import MACHINE_CHECK, interrupted, require_new_folder
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
 from emulation.mooncake_extra import require_transport
@@ -103,7 +103,7 @@ def run(
     with RunProgress(settings.name) as progress:
         ended = run_emulation(folder, resolved, budget, progress, pcap or [])
     if ended.exit_code:
-        err.print(f"Interrupted; what was measured is in {folder}", highlight=False)
+        err.print(interrupted(folder), highlight=False)
         raise typer.Exit(ended.exit_code)
     write_json(folder / "summary.json", summarise(RunFolder(folder)))
     comparison = compare_arms([Arm(settings.name, folder)])

@@ -13,11 +13,12 @@ from emulation.launch import MACHINE_CHECK
 _LISTED = 6
 
 
-def why_no_controller(folder: Path, socket: Path, error: Exception) -> tuple[str, str]:
-    """(what is the matter, what to do) when asking at `socket` in `folder` failed with `error`."""
+def why_no_controller(folder: Path, socket: Path, error: Exception, command: str) -> tuple[str, str]:
+    """(what is the matter, what to do) when asking at `socket` in `folder` failed with `error`; `command` is the one
+    that asked, up to the folder."""
     if isinstance(error, PermissionError):
         owner = _owner(socket) or _owner(folder) or "root"
-        return f"its controller answers {owner} only", f"ask as {owner}: sudo zcube controller status {folder}"
+        return f"its controller answers {owner} only", f"ask as {owner}: sudo {command} {folder}"
     if not folder.exists():
         return "there is no such folder", "it is the --out of `zcube run`, or one arm's folder of a comparison"
     if not folder.is_dir():
@@ -28,7 +29,9 @@ def why_no_controller(folder: Path, socket: Path, error: Exception) -> tuple[str
             "rules.json, events.jsonl (repairs, takeovers) and controller.log in the folder say what it did",
         )
     if not (folder / "scenario.yaml").exists():
-        return _not_a_run(folder)
+        return _not_a_run(folder, command)
+    if isinstance(error, TimeoutError):
+        return "its controller is there and does not answer", f"the machine may be full; or see {folder}/controller.log"
     if isinstance(error, ConnectionRefusedError):
         return (
             "nobody listens at its socket: the run was killed, or its controller has just ended",
@@ -43,12 +46,12 @@ def why_no_controller(folder: Path, socket: Path, error: Exception) -> tuple[str
     )
 
 
-def _not_a_run(folder: Path) -> tuple[str, str]:
+def _not_a_run(folder: Path, command: str) -> tuple[str, str]:
     arms = sorted({found.parent for depth in ("*", "*/*") for found in folder.glob(f"{depth}/scenario.yaml")})
     if arms:
         live = [arm for arm in arms if not (arm / "meta.json").exists()]
         names = ", ".join(map(str, arms[:_LISTED])) + (", ..." if len(arms) > _LISTED else "")
-        hint = f"try: zcube controller status {live[0]}" if live else "all of them have ended"
+        hint = f"try: {command} {live[0]}" if live else "all of them have ended"
         return f"holds several runs, each with a controller of its own: {names}", hint
     if (folder / MACHINE_CHECK).exists():
         return "its run has not begun: the machine is being checked", "try again in some seconds"

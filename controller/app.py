@@ -353,8 +353,7 @@ class FabricApp(sdn.App):
         before, self.overlay = self.overlay, new
         computed_s = time.monotonic()
         self._want_everywhere()
-        for phase in phases:
-            self._send_phase(phase)
+        unanswered = sorted({name for phase in phases for name in self._send_phase(phase)})
         now = time.monotonic()
         changes = sum(map(len, phases))
         self.board.repaired(
@@ -366,10 +365,17 @@ class FabricApp(sdn.App):
                 "last_barrier_ms": round(1e3 * (now - event_s), 3),
                 "phases": len(phases),
                 "changes": changes,
+                "unanswered": unanswered,
             }
         )
         flush_after_s = self.repair_log.repaired(
-            before.failures, failures, changes=changes, phases=len(phases), ms=1e3 * (now - event_s), now_s=now
+            before.failures,
+            failures,
+            changes=changes,
+            phases=len(phases),
+            ms=1e3 * (now - event_s),
+            now_s=now,
+            unanswered=unanswered,
         )
         if flush_after_s:
             sdn.hub.spawn_after(flush_after_s, self._flush_log)
@@ -377,8 +383,8 @@ class FabricApp(sdn.App):
     def _flush_log(self) -> None:
         self.repair_log.flush(time.monotonic())
 
-    def _send_phase(self, phase: Phase) -> None:
-        """Send one phase and wait for the barriers of all switches concerned that are there."""
+    def _send_phase(self, phase: Phase) -> list[str]:
+        """Send one phase and wait for the barriers of all switches concerned that are there. Who did not answer."""
         by_switch: dict[str, list[Change]] = {}
         for change in phase:
             by_switch.setdefault(change.switch, []).append(change)
@@ -399,9 +405,12 @@ class FabricApp(sdn.App):
             answered = self.repair_barriers[datapath, barrier.xid] = sdn.hub.Event()
             datapath.send(bytes(data))
             waiting.append((name, datapath, {message.xid: change for message, change in batch}, answered))
+        unanswered = []
         for name, datapath, asked, answered in waiting:
             if answered.wait(BARRIER_TIMEOUT_S):
                 self.present[name].confirmed(asked, self.refused.get(datapath, ()))
                 self._has(name)
             else:
                 LOG.warning("%s did not answer a repair's barrier within %g s", name, BARRIER_TIMEOUT_S)
+                unanswered.append(name)
+        return unanswered

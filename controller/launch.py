@@ -100,7 +100,7 @@ def serve(plan: Plan, places: Places, host: str, port: int) -> None:
     if places.standby is not None:
         order = standby.leave_behind(places.standby, order)
         check_port(host, order.port)
-    _end_at_signal()
+    _end_at_signal(places.socket)
     if places.socket is not None and places.status is not None:
         status_socket.serve(places.socket, places.status)
     before = _before(fabric, ruleset, places.status)
@@ -162,8 +162,7 @@ def check_port(host: str, port: int) -> None:
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
-            probe.listen(1)
+            probe.bind((host, port))  # no listen: somebody might take this process for one that is ready
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise LaunchError(
@@ -172,8 +171,9 @@ def check_port(host: str, port: int) -> None:
             ) from error
 
 
-def _end_at_signal() -> None:
+def _end_at_signal(socket_path: Path | None) -> None:
     """End the process at SIGTERM or SIGINT, at once: neither library stops its threads cleanly, all files are whole.
+    The socket goes too.
 
     A thread waits for the byte that the interpreter writes when a signal comes. A Python handler alone would not do: it
     runs in the main thread, which may be asleep in a lock (os-ken's threads) or in epoll, and not be woken.
@@ -187,6 +187,8 @@ def _end_at_signal() -> None:
     def wait() -> None:
         while (number := os.read(reading, 1)[0]) not in (signal.SIGTERM, signal.SIGINT):
             pass
+        if socket_path is not None:
+            socket_path.unlink(missing_ok=True)
         os._exit(0 if number == signal.SIGTERM else 130)
 
     threading.Thread(target=wait, name="signals", daemon=True).start()

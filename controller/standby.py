@@ -10,6 +10,7 @@ Datagrams keep their bounds (SOCK_SEQPACKET). Up: {"standby_pid": N}, in the nam
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -35,8 +36,11 @@ def leave_behind(fd: int, order: Order) -> Order:
     gc.freeze()  # a collection would write into every page that both could share
     line = socket.socket(fileno=os.dup(fd))
     while os.fork() == 0:
-        line.send(json.dumps({"standby_pid": os.getpid()}).encode())
-        told = line.recv(_DATAGRAM_BYTES)
+        with contextlib.suppress(OSError):
+            line.send(json.dumps({"standby_pid": os.getpid()}).encode())
+        told = b""
+        with contextlib.suppress(OSError):  # reset: whoever could call has gone with what was sent above unread
+            told = line.recv(_DATAGRAM_BYTES)
         if not told:
             os._exit(0)
         order = Order(**json.loads(told))
@@ -45,7 +49,8 @@ def leave_behind(fd: int, order: Order) -> Order:
 
 
 class Line:
-    """The other end, with whoever starts controllers: knows the standby and calls it."""
+    """The other end, with whoever starts controllers: knows the standby and calls it. One for each controller that is
+    started, and those that follow from it."""
 
     def __init__(self) -> None:
         self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

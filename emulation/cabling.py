@@ -110,6 +110,7 @@ def observe(net: EmulatedNetwork, keeper: ControllerKeeper) -> dict[str, object]
         while ports.neighbours.silent and time.monotonic() < deadline:
             time.sleep(0.01)
             ports.listen()
+        keeper.discovering = False
         keeper.finish()
         return document([*heard["neighbors"], *ports.neighbours.rows()])
     finally:

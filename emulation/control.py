@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -63,8 +64,8 @@ class Controller:
         self._environment = dict(os.environ)
         if sdn is not None:
             self._environment["ZCUBE_SDN"] = sdn
-        name = Path(str(log.name)).name  # of a stream that has none, such as standard error: <stderr>
-        self._where = "" if name.startswith("<") else f"; see {name}"
+        name = Path(os.readlink(f"/proc/self/fd/{log.fileno()}")).name  # `log.name` may be its number
+        self._where = f"; see {name}" if name.endswith(".log") else ""
         self._log, self._descriptors = log, polls.descriptors if polls else ()
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
         self._argv = [
@@ -107,8 +108,12 @@ class Controller:
         port = self._next_port()
         pid = self._standby.call(Order(port, discover)) if self._standby else None
         if pid is not None:
-            self.process = Adopted(pid)
-            return True
+            with contextlib.suppress(ProcessLookupError):
+                self.process = Adopted(pid)
+                return True
+        if self._standby:  # with a line of its own: an order that nobody has read must not reach its standby
+            self._standby.close()
+            self._standby = Line()
         self.process = self._start(port, discover)
         # The runner has raised its own priority since; a controller that starts must not hold up the traffic agents.
         os.setpriority(os.PRIO_PROCESS, self.process.pid, self._niceness)

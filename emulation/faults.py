@@ -82,6 +82,7 @@ class FaultPlayer:
     _told: int = 0  # repairs of the controller with that pid that have been logged
     _down: set[str] = field(default_factory=set)
     repairs: list[dict[str, object]] = field(default_factory=list)
+    failures_played: int = 0  # events that took something down
 
     def __post_init__(self) -> None:
         self._events = sorted(self.faults.events, key=lambda event: event.at_s)
@@ -108,6 +109,7 @@ class FaultPlayer:
     def _set(self, due: Iterable[FaultEvent]) -> None:
         """All that is due as one change, in the background: the engine does not wait."""
         changes = self._ledger.play(due)
+        self.failures_played += sum(bool(event.down) for event in due)
         port = self.network.fabric.port
         self._interfaces.set({(end.node, port(end.node, end.port).name): up for end, up in changes.items()})
         now_s = time.monotonic()

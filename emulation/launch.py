@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from controller.status_socket import NAME as SOCKET_NAME
 from emulation.mooncake_extra import require_transport
 from emulation.sandbox import Sandbox, require_machine
 from results.writer import create_folder, open_log, write_yaml
@@ -32,6 +33,8 @@ class Ended:
 
 #: The log of the check of the machine may be in a run folder before the run is.
 MACHINE_CHECK = "machine-check"
+#: Replies to polls of statistics, until they are decoded.
+POLLS_LOG = "openflow.log.partial"
 
 
 def require_new_folder(path: Path) -> None:
@@ -63,8 +66,19 @@ def run(
     new_run_folder(folder, scenario)
     began = time.monotonic()
     argv = ["-m", "emulation.runner", str(folder.resolve()), repr(budget_hops_per_s), *captured]
-    code = sandboxed(argv, folder, progress)
+    try:
+        code = sandboxed(argv, folder, progress)
+    finally:  # a runner that was killed has left them
+        for name in (SOCKET_NAME, POLLS_LOG):
+            (folder / name).unlink(missing_ok=True)
     return Ended(code, time.monotonic() - began)
+
+
+def interrupted(folder: Path) -> str:
+    """What to say of a run that was interrupted."""
+    if (folder / "meta.json").exists():
+        return f"Interrupted; what was measured is in {folder}"
+    return f"Interrupted before anything was measured; logs are in {folder}"
 
 
 def observe_cabling(folder: Path, scenario: Scenario, progress: Progress) -> Path:

@@ -13,19 +13,20 @@ _SOL_PACKET, _PACKET_STATISTICS = 263, 6
 
 
 class Losses:
-    """Counters from its making until `finish`."""
+    """Counters from its making until `finish`. `agents` are the totals of `AgentPool.statistics`, here those before."""
 
-    def __init__(self, network: EmulatedNetwork) -> None:
+    def __init__(self, network: EmulatedNetwork, agents: Mapping[str, float]) -> None:
         self._network = network
+        self._retransmits_before = int(agents["retransmits"])
         self._queue_before = self._queue_drops()
         self._sockets_since()  # reading resets them
         self.queue_drops = self.socket_drops = self.retransmits = 0
 
     def finish(self, agents: Mapping[str, float]) -> None:
-        """Read everything again; `agents` are the totals of `AgentPool.statistics`."""
+        """Read everything again."""
         self.queue_drops = self._queue_drops() - self._queue_before
         self.socket_drops = self._sockets_since()
-        self.retransmits = int(agents["retransmits"])
+        self.retransmits = int(agents["retransmits"]) - self._retransmits_before
 
     def _queue_drops(self) -> int:
         total = 0

@@ -25,7 +25,7 @@ from topologies.paths import port_pairs
 
 MANAGEMENT_IP = "100.64.0.1"
 #: A controller that takes over listens on the other one: switches try a target that is new to them at once.
-OPENFLOW_PORTS = (6653, 6654)
+OPENFLOW_PORTS = (6653, 6654, 6655, 6656)
 
 #: Per namespace; the host's own are never written.
 HOST_SYSCTLS = {

@@ -36,6 +36,7 @@ from topologies.fabric import Fabric
 _PORT_COUNTERS = {"bytes_raw": "bytes", "packets": "packets", "drops": "dropped", "errors": "errors"}
 #: Longer than the application waits for switches.
 _ANSWER_WITHIN_S = 10.0
+_AT_ONCE_S = 0.5
 
 
 class Polls:
@@ -75,9 +76,12 @@ class Polls:
         """Poll everything once more; the answers are in the log when this returns."""
         return self._order("poll")
 
-    def finish(self) -> dict[str, Any]:
-        """Poll everything a last time and stop. Returns the application's account of itself; never raises, since what
-        was served is worth more than its statistics."""
+    def finish(self, at_once: bool = False) -> dict[str, Any]:
+        """Poll everything a last time and stop; `at_once` waits no longer than somebody does who has pressed Ctrl-C.
+        Returns the application's account of itself; never raises, since what was served is worth more than its
+        statistics."""
+        if at_once:
+            self._ours.settimeout(_AT_ONCE_S)
         try:
             return self._order("finish")
         except RunError as problem:

@@ -23,7 +23,8 @@ from scenario.errors import InputError, RunError
 from scenario.models import FabricSection, Scenario
 from topologies.build import build
 from topologies.fabric import Fabric
-from topologies.paths import QP_SERVER_PORT, TCP, UDP, FiveTuple, queue_pairs
+from topologies.paths import QP_SERVER_PORT, TCP, UDP, FiveTuple, QueuePair, queue_pairs
+from topologies.routes import NONE, Failures
 
 #: A node is a namespace, a switch two daemons more; beyond this a laptop runs out of memory.
 MAX_GPUS, MAX_SWITCHES = 256, 80
@@ -119,16 +120,40 @@ def run(section: FabricSection, settings: Settings) -> dict[str, Any]:
     return result
 
 
+def pairs_of(scenario: Scenario, fabric: Fabric, settings: Settings, failures: Failures = NONE) -> list[QueuePair]:
+    """Of every port pair that has a path, the queue pair asked for: the n-th, where indices are chosen so that each has
+    a path of its own (`spray`). Empty where there is no path at all. Raises InputError where there are fewer."""
+    by_ports: dict[tuple[int, int], list[QueuePair]] = {}
+    for qp in scenario.paths.queue_pairs(fabric, settings.src_gpu, settings.dst_gpu, failures):
+        by_ports.setdefault((qp.src.port, qp.dst.port), []).append(qp)
+    most = max(map(len, by_ports.values()), default=0)
+    if by_ports and settings.queue_pair >= most:
+        raise InputError("--queue-pair", settings.queue_pair, f"the run has {most} a port pair, counted from 0")
+    return [found[settings.queue_pair] for found in by_ports.values() if settings.queue_pair < len(found)]
+
+
 def run_live(
     folder: Path, scenario: Scenario, controller_pid: int, down: list[str], settings: Settings
 ) -> dict[str, Any]:
     """Probe the fabric of the run in `folder` beside its traffic, from the sandbox of its controller, which counts
     `down` as failed. Raises InputError, MachineError, RunError."""
-    check_flow(build(scenario.fabric), settings)
+    fabric = build(scenario.fabric)
+    check_flow(fabric, settings)
+    whole, left = (pairs_of(scenario, fabric, settings, each) for each in (NONE, Failures.of(fabric, down)))
     require_machine()
+    # What a repair falls back to is among `left` and not of the whole; what is not left has no path.
+    ports_left = {(qp.src.port, qp.dst.port) for qp in left}
+    cut = [(qp.src.port, qp.dst.port) for qp in whole if (qp.src.port, qp.dst.port) not in ports_left]
+    more = {"down": down, "cut": cut}
+    if not left:
+        return {**settings.result([]), **more}
+    try:  # the one who started it, or the sandbox's first process: it lives as long as the run
+        resident = int(Path(f"/proc/{controller_pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        raise RunError("the run's controller was being replaced, or the run ended; probe again") from None
     inside = [str(folder.resolve()), settings.to_json(), json.dumps(down)]
     done = subprocess.run(
-        joining(controller_pid, [sys.executable, "-m", "emulation.probe_live", *inside]),
+        joining(resident, [sys.executable, "-m", "emulation.probe_live", *inside]),
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -139,8 +164,7 @@ def run_live(
         if "error" in message:
             raise RunError(str(message["error"]))
         if "probe" in message:
-            result: dict[str, Any] = message["probe"]
-            return result
-    if done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL) or not Path(f"/proc/{controller_pid}").exists():
+            return {**message["probe"], **more}
+    if done.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL) or not Path(f"/proc/{resident}").exists():
         raise RunError("the run ended while it was probed")
     raise RunError(f"the probe ended with status {done.returncode}: {done.stderr.strip()[-300:] or 'no reason given'}")

@@ -16,32 +16,16 @@ from pathlib import Path
 
 from controller.plan import load
 from emulation.attach import attach
-from emulation.probe import Settings
+from emulation.probe import Settings, pairs_of
 from emulation.probing import Probe, only_probes, probe
 from emulation.sandbox import STATE_DIR
 from emulation.watch import Watch
 from results.reader import RunFolder
 from results.writer import EventLog
-from scenario.errors import RunError, TestbedError
-from scenario.models import Scenario
+from scenario.errors import TestbedError
 from topologies.build import build
-from topologies.fabric import Fabric
-from topologies.paths import QueuePair, five_tuple
+from topologies.paths import five_tuple
 from topologies.routes import Failures
-
-
-def pairs_of(scenario: Scenario, fabric: Fabric, settings: Settings, failures: Failures) -> list[QueuePair]:
-    """Of every port pair that still has a path, the queue pair asked for: the n-th, where indices are chosen so that
-    each has a path of its own (`spray`). Raises RunError where there is none."""
-    by_ports: dict[tuple[int, int], list[QueuePair]] = {}
-    for qp in scenario.paths.queue_pairs(fabric, settings.src_gpu, settings.dst_gpu, failures):
-        by_ports.setdefault((qp.src.port, qp.dst.port), []).append(qp)
-    if not by_ports:
-        raise RunError(f"{settings.src_gpu} and {settings.dst_gpu} are cut off from each other by what is down")
-    most = max(map(len, by_ports.values()))
-    if settings.queue_pair >= most:
-        raise RunError(f"--queue-pair = {settings.queue_pair}: the run has {most} a port pair, counted from 0")
-    return [found[settings.queue_pair] for found in by_ports.values() if settings.queue_pair < len(found)]
 
 
 def _main(folder: Path, settings: Settings, down: list[str]) -> None:

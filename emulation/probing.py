@@ -152,4 +152,4 @@ def probe(net: Nodes, watch: Watch, what: Probe) -> dict[str, object]:
 def _chosen_by(hashed: bool, planned: bool) -> str:
     if not hashed:
         return "address rules: the only path"
-    return "exact rules of the plan (ecmp)" if planned else "the switches' own hash, select groups (ecmp_ovs)"
+    return "exact rules of the plan" if planned else "the switches' own hash, select groups (ecmp_ovs)"

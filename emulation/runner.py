@@ -31,6 +31,7 @@ from emulation.capture import Captures
 from emulation.control import Controller, make_plan
 from emulation.faults import FaultPlayer
 from emulation.iperf import IperfPlayer, iperf_streams
+from emulation.launch import POLLS_LOG
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
 from emulation.losses import Losses
 from emulation.mooncake import MooncakePool
@@ -98,7 +99,7 @@ class Run:
         self.folder, self.scenario, self.budget_hops_per_s = folder, scenario, budget_hops_per_s
         self.captured = captured
         polls_hz = scenario.telemetry.openflow_hz
-        self.polls = openflow_polls.Polls(folder / "openflow.log.partial", polls_hz) if polls_hz else None
+        self.polls = openflow_polls.Polls(folder / POLLS_LOG, polls_hz) if polls_hz else None
         self.stop_asked = False
         signal.signal(signal.SIGINT, self._on_interrupt)
         settings = scenario.scale
@@ -114,12 +115,15 @@ class Run:
         self.background: list[dict[str, object]] = []
         self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
+        self.phase = ""
         self.keeper: ControllerKeeper | None = None
         self.events = EventLog(folder / "events.jsonl")
         self.logs: list[IO[bytes]] = []
 
     def _on_interrupt(self, *_: object) -> None:
         self.stop_asked = True
+        if self.phase != "serving":  # nothing has been measured that would be kept
+            raise Interrupted
 
     def _log(self, name: str) -> IO[bytes]:
         log = open_log(self.folder / f"{name}.log")
@@ -131,6 +135,7 @@ class Run:
             raise Interrupted
         if self.keeper:
             self.keeper.finish()
+        self.phase = phase
         say(phase=phase)
         self.events.write({"event": phase, "t_monotonic_s": time.monotonic()})
 
@@ -266,7 +271,7 @@ class Run:
         if self.iperf_streams:  # nobody plans their paths: every switch may send
             hz = {name: max(hz.values()) if name in self.fabric.switch_by_name else each for name, each in hz.items()}
         sampler = SamplerProcess(net, hz, self.folder / "ports.parquet", self.scale, self._log("sampler"))
-        losses = Losses(net)
+        losses = Losses(net, pool.statistics())
         captures = Captures(net, self.captured, self.folder / "pcap")
         iperf = IperfPlayer(net, self.iperf_streams, self.scale)
         if self.polls:
@@ -310,7 +315,7 @@ class Run:
         statistics_of_sampler = sampler.finish()
         losses.finish(pool.statistics())
         if self.polls:
-            account = {"failure": "the controller had ended"} if keeper.quiet else self.polls.finish()
+            account = {"failure": "the controller had ended"} if keeper.quiet else self.polls.finish(self.stop_asked)
             self.events.write({"event": "openflow polls", **account})
         for account in captures.finish(at_once=self.stop_asked):
             self.events.write({"event": "capture", **account})
@@ -369,7 +374,7 @@ class Run:
             timer_lags_s=loop.timer_lags_s,
             report_lags_s=loop.report_lags_s,
             cpu_share=cpu_share,
-            fault_events=len(self.scenario.faults.events) - len(self.faults_not_reached),
+            fault_events=self.faults.failures_played,
             iperf_streams=len(self.iperf_streams),
             controller_restarts=keeper.restarts,
         )

@@ -6,6 +6,7 @@ fails in the gap: the new controller learns of it from the ports that the switch
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -114,11 +115,14 @@ class ControllerKeeper:
         if self._started == MAX_RESTARTS:
             raise RunError(
                 f"the controller ended {MAX_RESTARTS + 1} times, the last time"
-                f"{'' if exit_status is None else f' with status {exit_status}'}; controller.log says why"
+                f"{'' if exit_status is None else f' with status {exit_status}'}; controller.log may say why"
             )
         self._started += 1
         self.say("the controller ended: a new one takes over")
-        self._told = None
+        if self._told is not None:  # else it might name the old target last
+            with contextlib.suppress(RuntimeError):
+                self._told.finish()
+            self._told = None
         self._stood_by = self.controller.restart(discover=self.discovering)
         if self.polls is not None:
             self.polls.resume(self._ended_s)
@@ -132,8 +136,8 @@ class ControllerKeeper:
             if now - ended_s > TAKEOVER_WITHIN_S:
                 raise RunError(
                     f"a new controller could not take over within {TAKEOVER_WITHIN_S:.0f} s of the end of the one"
-                    f" before ({status.get('confirmed', 0)} of {status.get('expected', 'all')} switches have confirmed"
-                    " their rules); see controller.log"
+                    f" before ({status.get('confirmed', 0)} of {len(self.switches)} switches have confirmed their"
+                    " rules); see controller.log"
                 )
             return
         switches = status["switches"]
@@ -154,4 +158,6 @@ class ControllerKeeper:
                 "t_monotonic_s": now,
             }
         )
-        self.say(f"the new controller has taken over after {restart.quiet_s:.1f} s: {kept} rules kept, {sent} sent")
+        anew = "; it asks for the cabling anew" if self.discovering else ""
+        took = f"the new controller has taken over after {restart.quiet_s:.1f} s"
+        self.say(f"{took}: {kept} rules kept, {sent} sent{anew}")

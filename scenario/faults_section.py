@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from scenario.section import Section
 
@@ -27,6 +27,12 @@ class FaultEvent(Section):
     at_s: float = Field(ge=0, le=1e6, description="model seconds from the start of serving")
     down: Names = Field((), description="names of cables and switches (`zcube fabric show`)")
     up: Names = Field((), description="the same, to come back")
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if not (self.down or self.up):
+            raise ValueError("an event needs names in down, in up, or in both")
+        return self
 
 
 class SwapFault(Section):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -97,6 +98,29 @@ def test_a_standby_that_has_died_is_not_called(line: Line) -> None:
         os.kill(second, 9)
     finally:
         first.kill()
+
+
+def test_an_order_that_nobody_has_read_does_not_reach_the_standby_of_another_controller(line: Line) -> None:
+    """The one that was called was stopped, and died: a controller that is started anew has a line of its own."""
+    first = started(line)
+    said(first)
+    deadline = time.monotonic() + 30
+    while (standby := line._next()) is None:
+        assert time.monotonic() < deadline
+    line._waiting = standby
+    os.kill(standby, signal.SIGSTOP)
+    assert line.call(Order(2, False)) == standby
+    os.kill(standby, signal.SIGKILL)
+    first.kill()
+    another = Line()
+    line.close()
+    second = started(another)
+    try:
+        assert said(second)[0] == "1"
+        assert called(another, Order(3, False)) and said(second)[0] == "3"
+    finally:
+        another.close()
+        second.kill()
 
 
 def test_it_ends_with_the_line() -> None:

@@ -72,9 +72,9 @@ def test_a_repair_line_names_what_went_down_and_came_back() -> None:
     cable = next(link.id for link in fabric.links if link.tier != "access")
     down = Failures.of(fabric, [cable])
     assert log.repaired(Failures(), down, changes=8, phases=1, ms=12.4, now_s=100.0) == 0
-    assert f"down: {cable}; 8 rule changes in 1 phase, confirmed after 12 ms" in lines[0]
+    assert f"down: {cable}; 8 rule changes in 1 phase, the last barrier after 12 ms" in lines[0]
     assert log.repaired(down, Failures(), changes=8, phases=2, ms=9.0, now_s=102.0) == 0
-    assert lines[1] == f"back: {cable}; 8 rule changes in 2 phases, confirmed after 9 ms; everything is up"
+    assert lines[1] == f"back: {cable}; 8 rule changes in 2 phases, the last barrier after 9 ms; everything is up"
 
 
 def test_a_network_that_is_shut_down_is_one_line_a_second() -> None:

@@ -296,10 +296,14 @@ def descendants(pid: int) -> list[int]:
 
 
 @pytest.mark.alone
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hangs", [False, True], ids=["", "its controller hangs"])
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, hangs: bool) -> None:
     before = snapshot()
     process = start(tmp_path, "--arm", "ZCube")
     wait_until_serving(tmp_path, process)
+    if hangs:
+        folder = tmp_path / "out" / "small" / "zcube"
+        os.kill(int(ask(folder / SOCKET_NAME)["host_pid"]), signal.SIGSTOP)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130
@@ -307,6 +311,24 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path) -> None:
     assert run.meta()["interrupted"] is True
     assert len(run.requests()) > 0 and len(run.ports()) > 0
     assert settled(before) == {}
+
+
+@pytest.mark.alone
+def test_ctrl_c_before_anything_is_measured_says_so_and_leaves_no_socket(tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(SMALL)
+    folder = tmp_path / "out"
+    process = subprocess.Popen(
+        [*ZCUBE, "run", str(tmp_path / "small.yaml"), "--out", str(folder)],
+        cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    events = folder / "events.jsonl"
+    while not (events.exists() and "checking every link" in events.read_text()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and "before anything was measured" in errors and "Traceback" not in errors
+    assert not (folder / SOCKET_NAME).exists() and not list(folder.glob("*.partial"))
 
 
 def test_a_controller_that_dies_before_serving_is_replaced_too(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ from typer.testing import CliRunner
 
 import emulation.probe
 from cli import fabric_probe
-from emulation.probe import Settings, check
+from emulation.probe import Settings, check, pairs_of
 from emulation.sandbox import Sandbox
 from scenario.errors import InputError
 from scenario.fabric_spec import fabric_from_text, section_from_text
+from scenario.models import Scenario
+from topologies.build import build
 from topologies.paths import path, queue_pairs
+from topologies.routes import Failures
 
 ROFT = "roft:gpus=8,asic_ports=4"
 ZCUBE = "zcube:gpus=8,gpus_per_switch=4"
@@ -80,7 +84,7 @@ def test_the_seed_decides_the_path_and_the_same_seed_the_same(probed: dict[str, 
     ways = {}
     for name in ("one", "again", "other"):
         (one,) = probed[name]["probes"]
-        assert probed[name]["equal"] and one["qp"] == 1 and one["chosen_by"] == "exact rules of the plan (ecmp)"
+        assert probed[name]["equal"] and one["qp"] == 1 and one["chosen_by"] == "exact rules of the plan"
         ways[name] = one["observed"]
     assert ways["one"] == ways["again"] == planned(1, 1)
     assert ways["other"] == planned(another_seed(1), 1) != ways["one"]
@@ -151,3 +155,18 @@ def test_what_cannot_be_probed_is_said_before_anything_starts(text: str, changes
     settings = Settings(**{"fabric": section.model_dump(), "src_gpu": "gpu1", "dst_gpu": "gpu6", **changes})
     with pytest.raises(InputError, match=said):
         check(section, settings)
+
+
+def test_of_a_live_run_the_ports_that_are_cut_and_queue_pairs_that_it_has_not_are_known_beforehand() -> None:
+    scenario = Scenario(fabric=section_from_text(ZCUBE))
+    fabric = build(scenario.fabric)
+    settings = Settings(scenario.fabric.model_dump(), "gpu1", "gpu6")
+
+    def ports(*down: str) -> list[tuple[int, int]]:
+        return [(qp.src.port, qp.dst.port) for qp in pairs_of(scenario, fabric, settings, Failures.of(fabric, down))]
+
+    cable = fabric.link_at["gpu1", 1].id
+    assert ports() == [(1, 2), (2, 1)] and ports(cable) == [(2, 1)]
+    assert ports(cable, fabric.link_at["gpu1", 2].id) == []
+    with pytest.raises(InputError, match="--queue-pair = 1: the run has 1 a port pair"):
+        pairs_of(scenario, fabric, replace(settings, queue_pair=1))

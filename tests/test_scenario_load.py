@@ -113,6 +113,7 @@ def test_a_few_lines_of_aliases_are_refused_at_once(tmp_path: Path) -> None:
     ("event", "text"),
     [
         ({"at_s": 1, "zzz": ["odd1"]}, "faults.events[0].zzz = ['odd1']: unknown key\n  known here: at_s, down, up"),
+        ({"at_s": 1}, "faults.events[0] = {'at_s': 1}: an event needs names in down, in up, or in both"),
         ({"at_s": 1, "down": 5}, "faults.events[0].down = 5: must be a list of names such as [odd1], or one name"),
     ],
 )
