@@ -12,7 +12,7 @@ from analysis.stats import P99_MIN_COUNT
 #: Shared packet buffer of a 51.2 Tb/s switch ASIC (Broadcom Tomahawk 5 class), for a sense of size only.
 ASIC_BUFFER_BYTES = 165e6
 
-_TRANSPORTS = {"tcp": "TCP", "udp": "UDP with Swift"}
+_TRANSPORTS = {"tcp": "TCP", "udp": "UDP with Swift", "mooncake": "The Mooncake Transfer Engine over TCP"}
 
 
 def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:

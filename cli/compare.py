@@ -23,6 +23,7 @@ from cli.progress import RunProgress
 from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
+from emulation.mooncake_extra import require_transport
 from emulation.sandbox import require_machine
 from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
 from results.reader import RunFolder
@@ -95,6 +96,7 @@ def compare(
     for plan in plans:
         resolve(plan, TYPICAL_BUDGET_HOPS_PER_S)  # whatever does not fit is said before anything starts
     require_machine()
+    require_transport(base)
     if too_much := offered(base, make_source(base)).sentence():
         err.print(f"Note: {too_much}", highlight=False, markup=False)
     folder = out_folder or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")

@@ -22,6 +22,7 @@ from emulation.capture import check_ports
 from emulation.launch import MACHINE_CHECK, interrupted, require_new_folder
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
+from emulation.mooncake_extra import require_transport
 from emulation.sandbox import require_machine
 from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
 from results.reader import RunFolder
@@ -89,6 +90,7 @@ def run(
     resolve({settings.name: settings}, TYPICAL_BUDGET_HOPS_PER_S)
     check_ports(build(settings.fabric), pcap or [])
     require_machine()
+    require_transport(settings)
     folder = out_folder or Path("runs") / f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
     require_new_folder(folder)
     if find_rate:

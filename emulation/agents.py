@@ -22,7 +22,7 @@ from scenario.errors import RunError
 from scenario.models import Scenario
 from scenario.scale import Scale
 from topologies.fabric import End
-from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple
+from topologies.paths import QP_SERVER_PORT, FiveTuple, QueuePair, five_tuple
 from topologies.routes import NONE, Failures
 from traffic.endpoint import LEAST_BYTES
 
@@ -99,17 +99,26 @@ class AgentPool:
         self.processes: list[subprocess.Popen[bytes]] = []
         self._name_by_fd: dict[int, str] = {}
         self.poller = select.epoll()
-        by_server: dict[str, list[str]] = {}
-        for name in names:
-            by_server.setdefault(network.fabric.gpu_by_name[name].server, []).append(name)
-        for gpus in by_server.values():
-            self._start(gpus, log)
+        self._start_all(names, log)
         self._open(names)
 
-    def _start(self, gpus: Sequence[str], log: IO[bytes]) -> None:
-        """One process for the GPUs of a server. It makes its sockets in their network namespaces."""
+    def _start_all(self, names: Sequence[str], log: IO[bytes]) -> None:
+        by_server: dict[str, list[str]] = {}
+        for name in names:
+            by_server.setdefault(self.network.fabric.gpu_by_name[name].server, []).append(name)
+        for gpus in by_server.values():
+            self._start(gpus, log)
+
+    def _start(
+        self,
+        gpus: Sequence[str],
+        log: IO[bytes],
+        program: Sequence[str] = ("-S", str(AGENT)),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """One process for these GPUs, of one server. It makes its sockets in their network namespaces."""
         inherited: list[int] = []
-        command = [sys.executable, "-I", "-S", str(AGENT)]
+        command = [sys.executable, "-I", *program]
         for name in gpus:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             namespace = os.open(f"/proc/{self.network.node_pid(name)}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
@@ -121,12 +130,14 @@ class AgentPool:
             self._name_by_fd[ours.fileno()] = name
             self.poller.register(ours.fileno(), select.EPOLLIN)
         self.processes.append(
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=inherited)
+            subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=inherited, env=environment
+            )
         )
         for fd in inherited:
             os.close(fd)
 
-    def _open(self, names: Iterable[str]) -> None:
+    def _open(self, names: Sequence[str]) -> None:
         scale, transport = self.scale, self.transport
         window_frames, chunk_frames = transport.inflight_cap_frames, transport.chunk_frames
         if self.paths.policy == "spray" and not self._one_carries:
@@ -188,6 +199,10 @@ class AgentPool:
         self._transfer_of[number] = transfer_id
         self._sent_bytes[number] = max(payload_bytes, LEAST_BYTES * len(lanes))
         self._order(src_gpu, op="send", id=number, bytes=payload_bytes, lanes=lanes)
+
+    def flow(self, qp: QueuePair) -> FiveTuple:
+        """Addresses and ports of a queue pair's packets."""
+        return five_tuple(self.network.fabric, qp, self.paths.protocol)
 
     def lane_groups(self, src_gpu: str, dst_gpu: str) -> list[list[int]]:
         """Groups of queue pairs with fixed shares; inside a group queue pairs pull as they drain."""
@@ -300,14 +315,19 @@ class AgentPool:
             message = self._checked(name, self.sockets[name].recv(1 << 20))
             if message["ev"] == "done":
                 yield self._done(name, message)
-            elif message["ev"] == "offsets":
-                self._take_offsets(name, message["offsets"])  # type: ignore[arg-type]
-            elif message["ev"] == "moved":
-                self.moved_bytes += int(str(message["bytes"]))
-            elif message["ev"] == "connected":
-                self._has_connected(message)
-            elif message["ev"] == "corrupt":
-                self._complain(name, message)
+            else:
+                self._hear(name, message)
+
+    def _hear(self, name: str, message: dict[str, object]) -> None:
+        """Take any other report."""
+        if message["ev"] == "offsets":
+            self._take_offsets(name, message["offsets"])  # type: ignore[arg-type]
+        elif message["ev"] == "moved":
+            self.moved_bytes += int(str(message["bytes"]))
+        elif message["ev"] == "connected":
+            self._has_connected(message)
+        elif message["ev"] == "corrupt":
+            self._complain(name, message)
 
     def _has_connected(self, message: Mapping[str, Any]) -> None:
         """Queue pairs have a connection, or could not be connected. Those that were cut meanwhile are not meant: that

@@ -7,6 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from emulation import mooncake_extra
 from emulation.sandbox import REQUIRED_TOOLS, tool
 
 _SETUP = "bash vagrant/setup.sh"
@@ -43,6 +44,13 @@ def probe() -> list[Capability]:
     red = ["limit", "400000", "min", "30000", "max", "90000", "avpkt", "9000", "burst", "6", "ecn"]
     found.append(_qdisc("red", red, False, "no ECN marking", vm))
     found.append(Capability("dctcp", "dctcp" in congestion, False, "", "no DCTCP transport", vm))
+    why = mooncake_extra.problem()
+    found.append(
+        Capability(
+            "Mooncake Transfer Engine", why is None, False, why or mooncake_extra.version() or "works",
+            "no transport.kind: mooncake", mooncake_extra.REMEDY,
+        )
+    )  # fmt: skip
     module = Path("/sys/module/openvswitch").exists()
     found.append(
         Capability(

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
+from emulation import mooncake, mooncake_extra
 from emulation.netns import read_sysctls
 from emulation.network import HOST_SYSCTLS, OFFLOADS_OFF, EmulatedNetwork
 from results.schema import SCHEMA_VERSION
@@ -51,7 +52,9 @@ def collect(
         "striping": scenario.routing.striping,
         "bundle": scenario.fabric.bundle if scenario.fabric.kind == "zcube" else None,
         "policy": scenario.policy,
-        "congestion_control": scenario.transport.congestion_control if scenario.transport.kind == "tcp" else "swift",
+        "transport": scenario.transport.kind,
+        "mooncake_version": mooncake_extra.version() if scenario.transport.kind == "mooncake" else None,
+        "congestion_control": "swift" if scenario.transport.kind == "udp" else scenario.transport.congestion_control,
         "inflight_cap_frames": scenario.transport.inflight_cap_frames,
         "queue_limit_frames": {
             "nic": network.queue_limit_frames(some_gpu.name),
@@ -64,7 +67,7 @@ def collect(
         },
         "offloads": " ".join(OFFLOADS_OFF),
         "datapath": "netdev (userspace), one Open vSwitch per switch",
-        "sysctls": read_sysctls(network.node_pid(some_gpu.name), sorted(HOST_SYSCTLS)),
+        "sysctls": read_sysctls(network.node_pid(some_gpu.name), sorted({*HOST_SYSCTLS, *mooncake.SYSCTLS})),
         "t0_monotonic_s": start_ns / 1e9,
         "window": {"t_start_s": window_s[0], "t_end_s": window_s[1]},
         "bringup_wall_s": dict(network.bringup_wall_s),

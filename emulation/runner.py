@@ -34,6 +34,7 @@ from emulation.iperf import IperfPlayer, iperf_streams
 from emulation.launch import POLLS_LOG
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
 from emulation.losses import Losses
+from emulation.mooncake import MooncakePool
 from emulation.network import EmulatedNetwork
 from emulation.sampling import SamplerProcess, rates_hz, sample_hz
 from emulation.sandbox import STATE_DIR
@@ -154,10 +155,12 @@ class Run:
         os.setpriority(os.PRIO_PROCESS, 0, -15)
         self._step("opening queue pairs")
         paths = self.scenario.paths
-        watch = None if paths.planned else ConnectionWatch(net, paths.protocol)
-        pool = AgentPool(net, self.queue_pairs, self.scale, self.scenario, self._log("agents"))
+        mooncake = self.scenario.transport.kind == "mooncake"  # its ports are nobody's plan
+        watch = ConnectionWatch(net, paths.protocol) if mooncake or not paths.planned else None
+        kind = MooncakePool if mooncake else AgentPool
+        pool = kind(net, self.queue_pairs, self.scale, self.scenario, self._log("agents"))
         self.ways = (
-            watch.paths(self.queue_pairs)
+            watch.paths(self.queue_pairs, pool.flow)
             if watch
             else {qp: self.scenario.paths.path(self.fabric, qp) for qp in self.queue_pairs}
         )

@@ -11,14 +11,14 @@ import select
 import socket
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from emulation.netns import entered
 from emulation.probe_path import Sighting, follow
 from scenario.errors import RunError
 from topologies.fabric import End, Fabric
-from topologies.paths import QP_SERVER_PORT, TCP, UDP, Path, QueuePair, five_tuple
+from topologies.paths import QP_SERVER_PORT, TCP, UDP, FiveTuple, Path, QueuePair, five_tuple
 
 _ETH_P_ALL = 0x0003
 _PACKET_OUTGOING = 4
@@ -104,9 +104,12 @@ class ConnectionWatch:
         self._net = net
         self._watch = Watch(net, _FIRST_OF_UDP if protocol == UDP else _FIRST_OF_TCP)
 
-    def paths(self, queue_pairs: Iterable[QueuePair]) -> Mapping[QueuePair, Path]:
+    def paths(
+        self, queue_pairs: Iterable[QueuePair], flow_of: Callable[[QueuePair], FiveTuple] | None = None
+    ) -> Mapping[QueuePair, Path]:
         """The path on which each queue pair was opened; ends the watch. Raises RunError for one not seen whole.
 
+        `flow_of`: addresses and ports, where they are not the planned ones.
         All packets of a connection take it: a switch hashes the 5-tuple, as long as its group stays what it is.
         """
         seen: defaultdict[tuple[str, str, int, int], list[Sighting]] = defaultdict(list)
@@ -119,8 +122,8 @@ class ConnectionWatch:
         fabric = self._net.fabric
         found: dict[QueuePair, Path] = {}
         for qp in queue_pairs:
-            flow = five_tuple(fabric, qp)
-            sightings = seen[flow.src_ip, flow.dst_ip, flow.src_port, QP_SERVER_PORT]
+            flow = flow_of(qp) if flow_of else five_tuple(fabric, qp)
+            sightings = seen[flow.src_ip, flow.dst_ip, flow.src_port, flow.dst_port]
             observed = follow(fabric, qp.src, qp.dst, list(dict.fromkeys(sightings)))  # a SYN may have been sent twice
             if observed.problem:
                 raise RunError(f"the path of queue pair {qp.src} -> {qp.dst} is not known: it {observed.problem}")

@@ -6,8 +6,6 @@ name ends in `_wall_s` or `_raw`. `scenario.scale` says how model units become e
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, model_validator
 
 from scenario.background_section import BackgroundItem
@@ -15,6 +13,7 @@ from scenario.fabric_section import FabricSection, RoutingSection
 from scenario.faults_section import FaultEvent, FaultsSection, Miscable, MissingFault, SwapFault, WrongPortFault
 from scenario.section import Section
 from scenario.serving_section import ServingSection
+from scenario.transport_section import TransportSection, refuse_for_mooncake
 from scenario.workload_section import CodingAgentWorkload, Workload
 from topologies.paths import POLICIES, TCP, UDP, default_policy
 from topologies.routing import Routing
@@ -48,21 +47,6 @@ class ScaleSection(Section):
         50, ge=20, le=1000, description="frames per connection of the median handoff that d is chosen for"
     )
     frame_bytes: int = Field(9000, ge=576, le=9214, description="full Ethernet frame as the shaper counts it")
-
-
-class TransportSection(Section):
-    """The transport that stands for RDMA."""
-
-    kind: Literal["tcp", "udp"] = Field(
-        "tcp", description="tcp: a connection per queue pair; udp: paced datagrams, selective repair, Swift"
-    )
-    congestion_control: Literal["reno", "bbr", "cubic"] = Field("reno", description="tcp: set on each socket")
-    pacing_gbps: float | None = Field(
-        None, gt=0, le=6400, description="line rate that one queue pair sends at most, headers included; default: none"
-    )
-    inflight_cap_frames: int = Field(16, ge=2, le=1024, description="frames in flight per connection at most")
-    chunk_frames: int = Field(4, ge=1, le=64, description="what a port pulls at a time under adaptive striping")
-    asic_buffer_frames: int = Field(16384, ge=64, description="queue limit of one switch ASIC, shared by its ports")
 
 
 class TelemetrySection(Section):
@@ -118,10 +102,20 @@ class Scenario(Section):
                     )
         return self
 
+    @model_validator(mode="after")
+    def _mooncake_fits(self) -> Scenario:
+        if self.transport.kind == "mooncake":
+            refuse_for_mooncake(self.fabric, self.routing, self.policy, self.transport, self.faults)
+        return self
+
     @property
     def policy(self) -> str:
-        """The path policy after `auto` is resolved."""
-        return default_policy(self.fabric.kind) if self.routing.policy == "auto" else self.routing.policy
+        """The path policy after `auto` is resolved. Where several paths are equal and nobody plans the ports of
+        connections (mooncake), the switches' own hash picks one."""
+        if self.routing.policy != "auto":
+            return self.routing.policy
+        own = default_policy(self.fabric.kind)
+        return "ecmp_ovs" if self.transport.kind == "mooncake" and own == "ecmp" else own
 
     @property
     def paths(self) -> Routing:

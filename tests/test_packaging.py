@@ -14,14 +14,18 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 SETUP = ROOT / "vagrant" / "setup.sh"
-LOCKS = ("requirements-build.lock", "requirements.lock", "requirements-dev.lock")
+EXTRA_LOCKS = ("requirements-mooncake.lock",)
+LOCKS = ("requirements-build.lock", "requirements.lock", "requirements-dev.lock", *EXTRA_LOCKS)
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def debian_packages() -> list[str]:
-    array = re.search(r"^debian_packages=\((.*?)^\)", SETUP.read_text(), re.MULTILINE | re.DOTALL)
-    assert array
-    return re.findall(r"^\s+([a-z0-9.+-]+)", array[1], re.MULTILINE)
+def debian_packages(*extras: str) -> list[str]:
+    found: list[str] = []
+    for name in ("debian", *extras):
+        array = re.search(rf"^{name}_packages=\((.*?)^\)", SETUP.read_text(), re.MULTILINE | re.DOTALL)
+        assert array
+        found += re.findall(r"^\s+([a-z0-9.+-]+)", array[1], re.MULTILINE)
+    return found
 
 
 def pins(lock: str) -> dict[str, list[Requirement]]:
@@ -78,7 +82,7 @@ def test_scripts_parse(script: str) -> None:
 
 @pytest.mark.parametrize("name", ["Makefile", ".ci/run", "vagrant/Vagrantfile", "pyproject.toml"])
 def test_debian_packages_are_named_in_the_setup_script_only(name: str) -> None:
-    packages = debian_packages()
+    packages = debian_packages("mooncake")
     assert {"mininet", "openvswitch-switch", "python3-venv"} <= set(packages)
     text = (ROOT / name).read_text()
     assert not re.search(r"\bapt(-get|itude)?\b", text)
@@ -110,14 +114,17 @@ def test_locks_are_exact_hashed_and_name_no_index(lock: str) -> None:
 
 def test_locks_cover_what_pyproject_declares() -> None:
     runtime, dev = pins("requirements.lock"), pins("requirements-dev.lock")
-    for requirements, locked in ((declared(), runtime), (declared("dev"), dev)):
+    mooncake = pins("requirements-mooncake.lock")
+    for requirements, locked in ((declared(), runtime), (declared("dev"), dev), (declared("mooncake"), mooncake)):
         for requirement in requirements:
             name = canonicalize_name(requirement.name)
             assert name in locked, f"{name}: run `make lock`"
             for pin in locked[name]:
                 version = next(iter(pin.specifier)).version
                 assert requirement.specifier.contains(version), f"{pin}, {requirement}: run `make lock`"
-    assert not set(runtime) & set(dev), "the test tools come on top: no package is in both"
+    assert not set(runtime) & {*dev, *mooncake}, "test tools and extras come on top: no package is in both"
+    for name in set(dev) & set(mooncake):
+        assert {str(pin.specifier) for pin in dev[name]} == {str(pin.specifier) for pin in mooncake[name]}, name
 
 
 def test_ryu_is_built_with_an_old_setuptools_and_run_with_a_current_eventlet() -> None:
@@ -130,8 +137,16 @@ def test_ryu_is_built_with_an_old_setuptools_and_run_with_a_current_eventlet() -
 
 
 def test_extras_stay_out_of_the_default_setup() -> None:
-    names = set().union(*(pins(lock) for lock in LOCKS))
-    assert not names & {"ray", "mooncake-transfer-engine", "playwright", "selenium", "atheris"}
+    names = set().union(*(pins(lock) for lock in LOCKS if lock not in EXTRA_LOCKS))
+    assert not names & {"ray", "mooncake-transfer-engine-non-cuda", "playwright", "selenium", "atheris"}
+
+
+def test_mooncake_comes_when_it_is_asked_for_and_with_the_test_tools(copy: Path, tmp_path: Path) -> None:
+    path = fake_tools(tmp_path / "bin", dpkg_query="exit 1")
+    for arguments, wanted in (((), False), (("--mooncake",), True), (("--dev",), True)):
+        said = run_setup(*arguments, "--check", script=copy, PATH=path).stdout
+        assert ("Mooncake" in said) == ("libibverbs1" in said) == wanted, arguments
+        assert ("test tools" in said) == ("--dev" in arguments)
 
 
 def test_every_package_folder_is_declared_everywhere() -> None:
@@ -161,7 +176,7 @@ def test_setup_says_first_what_it_will_do(copy: Path, tmp_path: Path) -> None:
     result = run_setup("--dev", "--check", script=copy, PATH=path)
     assert result.returncode == 1
     line = next(line for line in result.stdout.splitlines() if "Debian packages to install" in line)
-    assert line.split(": ")[1].split() == [name for name in debian_packages() if name != "mininet"]
+    assert line.split(": ")[1].split() == [name for name in debian_packages("mooncake") if name != "mininet"]
     assert "left alone:" in result.stdout
     assert "starts its own daemons" in result.stdout  # openvswitch-switch is among the missing
     assert not (tmp_path / ".venv").exists()

@@ -31,6 +31,7 @@ import resource
 import select
 import socket
 import sys
+from collections.abc import Callable, Mapping
 
 if __name__ == "__main__":  # -I leaves the project's folder out of the path
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -50,9 +51,15 @@ KINDS: dict[str, type[Endpoint]] = {"tcp": TcpEndpoint, "udp": UdpEndpoint}
 class Orders:
     """Takes the orders of one GPU from its control socket. The order `open` chooses the transport."""
 
-    def __init__(self, loop: Loop, control: socket.socket, namespace: Namespace) -> None:
-        self.loop, self.control, self.namespace = loop, control, namespace
-        self.endpoint: Endpoint | None = None
+    def __init__(
+        self,
+        loop: Loop,
+        control: socket.socket,
+        namespace: Namespace,
+        kinds: Mapping[str, Callable[[Loop, socket.socket, Namespace], object]] = KINDS,
+    ) -> None:
+        self.loop, self.control, self.namespace, self.kinds = loop, control, namespace, kinds
+        self.endpoint: object = None
         control.setblocking(False)
         loop.watch(control.fileno(), select.EPOLLIN, self.take)
 
@@ -70,7 +77,7 @@ class Orders:
         order = json.loads(data)
         name = order.pop("op")
         if name == "open":
-            self.endpoint = KINDS[order.pop("kind", "tcp")](self.loop, self.control, self.namespace)
+            self.endpoint = self.kinds[order.pop("kind", "tcp")](self.loop, self.control, self.namespace)
         getattr(self.endpoint, "order_" + name)(**order)
 
 

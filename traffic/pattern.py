@@ -32,6 +32,11 @@ def content(transfer: int, offset: int, size: int) -> bytes:
     return bytes(view(transfer, offset, size))
 
 
+def place(transfer: int, offset: int) -> int:
+    """Where in the table byte `offset` of a transfer is; those after it follow, PERIOD after PERIOD."""
+    return (transfer * _SPREAD + offset) % PERIOD
+
+
 def mismatch(transfer: int, offset: int, data: memoryview) -> int | None:
     """Offset in the transfer of the first byte that is not what was sent; None when all are."""
     if _TABLE.startswith(data, (transfer * _SPREAD + offset) % PERIOD):  # memcmp; `==` of views goes byte by byte

@@ -3,6 +3,7 @@
 #   requirements-build.lock  what ryu's source package needs to build: setuptools<68, wheel, pbr
 #   requirements.lock        run time, everything exactly pinned and hashed
 #   requirements-dev.lock    the test tools, on top of requirements.lock (no package is in both)
+#   requirements-mooncake.lock    the extra of that name, on top of requirements.lock and apart from requirements-dev.lock
 # Packages keep their pinned versions unless --upgrade is given. Universal: markers choose per Python version.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -26,3 +27,5 @@ while read -r name; do
     skip+=(--no-emit-package "$name")
 done < <(sed -n 's/^\([a-z0-9.-]*\)==.*/\1/p' requirements.lock | sort -u)
 compile pyproject.toml --extra dev -c requirements.lock -o requirements-dev.lock --no-annotate "${skip[@]}" "${@}"
+compile pyproject.toml --extra mooncake -c requirements.lock -c requirements-dev.lock -o requirements-mooncake.lock \
+    --no-annotate "${skip[@]}" "${@}"

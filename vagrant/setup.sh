@@ -16,6 +16,9 @@ debian_packages=(
     python3-venv        # .venv
     make                # make demo, make test
 )
+mooncake_packages=(
+    libibverbs1         # the engine is linked against it, and uses it only where there are RDMA devices
+)
 system_python=/usr/bin/python3
 imports='
 import mininet.net, pandas, pyarrow.parquet, pydantic, yaml, networkx, plotly, typer, pyroute2, scapy
@@ -26,11 +29,12 @@ import ryu.base.app_manager, os_ken.base.app_manager
 
 usage() {
     cat <<'TEXT'
-usage: bash vagrant/setup.sh [--dev] [--check]
+usage: bash vagrant/setup.sh [--dev] [--mooncake] [--check]
 
 Installs the Debian packages that are missing and makes .venv from the lock files.
-  --dev     the test tools too (pytest, ruff, mypy, import-linter)
-  --check   say what is missing, change nothing; exits 1 if anything is
+  --dev       the test tools too (pytest, ruff, mypy, import-linter), and --mooncake, so that its tests run
+  --mooncake  the Mooncake Transfer Engine too (46 MB), for transport.kind: mooncake
+  --check     say what is missing, change nothing; exits 1 if anything is
 TEXT
 }
 
@@ -43,15 +47,19 @@ fail() {
 }
 
 dev=false
+mooncake=false
 check=false
 for argument in "$@"; do
     case $argument in
-        --dev) dev=true ;;
+        --dev) dev=true; mooncake=true ;;
+        --mooncake) mooncake=true ;;
         --check) check=true ;;
         -h | --help) usage; exit 0 ;;
         *) printf 'setup: unknown argument: %s\n\n' "$argument" >&2; usage >&2; exit 2 ;;
     esac
 done
+
+if $mooncake; then debian_packages+=("${mooncake_packages[@]}"); fi
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 cd "$root"
@@ -81,7 +89,7 @@ missing_packages() {
 mapfile -t missing < <(missing_packages)
 
 digest() { cat -- "$@" | sha256sum | cut -c1-64; }
-# Parts: `base` (everything at run time), `dev` (test tools), `project` (the entry points).
+# Parts: `base` (everything at run time), `dev` (test tools), `mooncake` (that extra), `project` (the entry points).
 keys() {
     local base
     base=$( { digest vagrant/setup.sh requirements-build.lock requirements.lock
@@ -89,10 +97,13 @@ keys() {
     printf 'base %s\n' "$base"
     printf 'project %s\n' "$( { printf '%s\n' "$base"; digest pyproject.toml; } | digest -)"
     printf 'dev %s\n' "$( { printf '%s\n' "$base"; digest requirements-dev.lock; } | digest -)"
+    printf 'mooncake %s\n' "$( { printf '%s\n' "$base"; digest requirements-mooncake.lock; } | digest -)"
 }
-mapfile -t wanted < <(keys)   # base, project, dev
+mapfile -t wanted < <(keys)   # base, project, dev, mooncake
 done_already() { [[ -f $stamp ]] && grep -qxF -- "$1" "$stamp"; }
-if $dev; then parts=(0 1 2); else parts=(0 1); fi
+parts=(0 1)
+if $dev; then parts+=(2); fi
+if $mooncake; then parts+=(3); fi
 todo=()
 for part in "${parts[@]}"; do
     done_already "${wanted[part]}" || todo+=("${wanted[part]%% *}")
@@ -101,6 +112,7 @@ done
 if [[ " ${todo[*]-} " == *" base "* ]]; then
     todo=(base project)
     if $dev; then todo+=(dev); fi
+    if $mooncake; then todo+=(mooncake); fi
 fi
 
 if ((${#missing[@]} == 0 && ${#todo[@]} == 0)); then
@@ -121,6 +133,7 @@ for part in "${todo[@]}"; do
         base) say "  Python environment to make: .venv in this folder, with $(count requirements.lock) pinned packages (from the package index, hashes checked)" ;;
         project) say "  the command to put there: .venv/bin/zcube" ;;
         dev) say "  test tools to add to .venv: $(count requirements-dev.lock) pinned packages" ;;
+        mooncake) say "  the Mooncake Transfer Engine to add to .venv: $(count requirements-mooncake.lock) pinned packages" ;;
     esac
 done
 say "  left alone: the system's Python packages, settings (sysctls included), network and services"
@@ -217,6 +230,10 @@ for part in "${todo[@]}"; do
         dev)
             say "setup: adding the test tools"
             pip_install --require-hashes --ignore-installed -r requirements-dev.lock
+            ;;
+        mooncake)
+            say "setup: adding the Mooncake Transfer Engine"
+            pip_install --require-hashes --ignore-installed -r requirements-mooncake.lock
             ;;
     esac
     finished "$part"
