@@ -42,9 +42,9 @@ if __name__ == "__main__":  # -I leaves the project's folder out of the path
 
 from traffic.agent import Orders
 from traffic.agent_loop import Loop, Namespace
-from traffic.agent_tcp import tcp_retransmits
 from traffic.endpoint import LEAST_BYTES, MOST_COMPLAINTS, report
 from traffic.pattern import PERIOD, content, mismatch, place
+from traffic.tcp_sockets import retransmits
 
 #: Compared at once: while that takes, nobody looks whether a write has ended.
 CHECKED_AT_ONCE_BYTES = 128 * 1024
@@ -246,7 +246,7 @@ class MooncakeEndpoint:
         """Segments that TCP sent again, and CPU time of the process, engines' threads included."""
         self.report(
             ev="stats",
-            retransmits=sum(tcp_retransmits(sock) for sock in outgoing_connections()),
+            retransmits=sum(retransmits(sock) for sock in outgoing_connections()),
             cpu_s=time.process_time(),
             kernel_s=os.times().system,
             pid=os.getpid(),

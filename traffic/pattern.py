@@ -23,7 +23,7 @@ _VIEW = memoryview(_TABLE)
 
 def view(transfer: int, offset: int, size: int) -> memoryview:
     """Bytes `offset` to `offset + size` of a transfer where they stand in the table; `size` is at most LONGEST."""
-    start = (transfer * _SPREAD + offset) % PERIOD
+    start = place(transfer, offset)
     return _VIEW[start : start + size]
 
 
@@ -39,7 +39,7 @@ def place(transfer: int, offset: int) -> int:
 
 def mismatch(transfer: int, offset: int, data: memoryview) -> int | None:
     """Offset in the transfer of the first byte that is not what was sent; None when all are."""
-    if _TABLE.startswith(data, (transfer * _SPREAD + offset) % PERIOD):  # memcmp; `==` of views goes byte by byte
+    if _TABLE.startswith(data, place(transfer, offset)):  # memcmp; `==` of views goes byte by byte
         return None
     expected = view(transfer, offset, len(data))
     return offset + next(at for at, (a, b) in enumerate(zip(data, expected, strict=True)) if a != b)
