@@ -396,12 +396,13 @@ class AgentPool:
         raise RunError(f"a lone transfer {src_gpu} -> {dst_gpu} did not arrive within {timeout_s:.0f} s")
 
     def statistics(self) -> dict[str, float]:
-        """Packets sent again, CPU seconds and handoffs half arrived, summed over agents.
+        """Packets sent again, those that came twice (known of UDP only), CPU seconds and handoffs half arrived, summed
+        over agents.
 
         Reports of handoffs that come meanwhile are lost. When every handoff has been reported, one that is half arrived
         is made of bytes that came twice.
         """
-        totals = {"retransmits": 0.0, "half_arrived": 0.0}
+        totals = {"retransmits": 0.0, "duplicates": 0.0, "half_arrived": 0.0}
         cpu_s: dict[object, tuple[float, float]] = {}  # by process: all, in the kernel
         for name in self.sockets:
             self._order(name, op="stats")
@@ -409,7 +410,7 @@ class AgentPool:
                 if message["ev"] == "corrupt":
                     self._complain(name, message)
             for key in totals:
-                totals[key] += float(str(message[key]))
+                totals[key] += float(str(message.get(key, 0)))
             cpu_s[message["pid"]] = float(str(message["cpu_s"])), float(str(message["kernel_s"]))
         total, kernel = (sum(one) for one in zip(*cpu_s.values(), strict=True))
         return {**totals, "cpu_s": total, "kernel_s": kernel}

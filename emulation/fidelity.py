@@ -138,18 +138,19 @@ def _lone_transfer(m: Measured) -> Check:
 def _losses(m: Measured) -> Check:
     lost = m.losses
     explained = lost.queue_drops + lost.socket_drops
-    unexplained = max(0, lost.retransmits - explained)
+    unexplained = max(0, lost.retransmits - lost.duplicates - explained)
+    twice = f"; {_many(lost.duplicates, 'packet')} came twice, sent again in haste" if lost.duplicates else ""
     if m.fault_events:  # a cable that fails takes packets with it
         return Check(
             "packets_lost", float(explained + unexplained), "packets", "0 in sockets", lost.socket_drops == 0,
             f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by switch sockets; senders sent"
-            f" {_many(unexplained, 'more packet')} again, as expected: {_many(m.fault_events, 'fault event')}",
+            f" {_many(unexplained, 'more packet')} again, as expected: {_many(m.fault_events, 'fault event')}{twice}",
         )  # fmt: skip
     return Check(
         "packets_lost", float(explained + unexplained), "packets", "0 unexplained, 0 in sockets",
         unexplained == 0 and lost.socket_drops == 0,
         f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by switch sockets,"
-        f" {unexplained} sent again without a drop",
+        f" {unexplained} sent again without a drop{twice}",
     )  # fmt: skip
 
 

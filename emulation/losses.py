@@ -1,4 +1,8 @@
-"""Where packets were lost while serving: full queues, switches' own sockets, or nowhere (sent again for nothing)."""
+"""Where packets were lost while serving: full queues, switches' own sockets, or nowhere (sent again for nothing).
+
+A UDP receiver knows which packets came twice: those were sent again, and not lost. TCP's do not tell; they are patient
+(docs/fidelity.md), so what they send again without a drop counts as lost.
+"""
 
 from __future__ import annotations
 
@@ -17,16 +21,17 @@ class Losses:
 
     def __init__(self, network: EmulatedNetwork, agents: Mapping[str, float]) -> None:
         self._network = network
-        self._retransmits_before = int(agents["retransmits"])
+        self._before = agents
         self._queue_before = self._queue_drops()
         self._sockets_since()  # reading resets them
-        self.queue_drops = self.socket_drops = self.retransmits = 0
+        self.queue_drops = self.socket_drops = self.retransmits = self.duplicates = 0
 
-    def finish(self, agents: Mapping[str, float]) -> None:
-        """Read everything again."""
+    def finish(self, agents: Mapping[str, float], later: Mapping[str, float]) -> None:
+        """Read everything again. `later`: the agents' totals when what was under way then has come."""
         self.queue_drops = self._queue_drops() - self._queue_before
         self.socket_drops = self._sockets_since()
-        self.retransmits = int(agents["retransmits"]) - self._retransmits_before
+        self.retransmits = int(agents["retransmits"] - self._before["retransmits"])
+        self.duplicates = min(self.retransmits, int(later["duplicates"] - self._before["duplicates"]))
 
     def _queue_drops(self) -> int:
         total = 0

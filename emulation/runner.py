@@ -305,6 +305,7 @@ class Run:
 
         loop.run(lambda: self.stop_asked, progress)
         cpu_share = cpu.busy_share()
+        agents = pool.statistics()
         self.background = iperf.finish()
         if isinstance(self.engine, WithBackground):
             self.background += self.engine.account()
@@ -313,7 +314,7 @@ class Run:
         keeper.finish(at_once=self.stop_asked)
         self.faults_not_reached = self.faults.finish()
         statistics_of_sampler = sampler.finish()
-        losses.finish(pool.statistics())
+        losses.finish(agents, pool.statistics())
         if self.polls:
             account = {"failure": "the controller had ended"} if keeper.quiet else self.polls.finish(self.stop_asked)
             self.events.write({"event": "openflow polls", **account})

@@ -75,6 +75,7 @@ class _Losses:
     queue_drops: int = 0
     socket_drops: int = 0
     retransmits: int = 0
+    duplicates: int = 0
 
 
 GOOD = Measured(
@@ -112,6 +113,7 @@ def test_a_good_run_is_valid() -> None:
         ({"lone_deviations": [0.06, 0.07, 0.0]}, "lone_transfer_deviation_pct"),
         ({"lone_deviations": [-0.06, -0.07, 0.0]}, "lone_transfer_deviation_pct"),
         ({"losses": _Losses(retransmits=1)}, "packets_lost"),
+        ({"losses": _Losses(retransmits=3, duplicates=2)}, "packets_lost"),
         ({"losses": _Losses(socket_drops=1)}, "packets_lost"),
         ({"resolution_frames": 19.9}, "resolution_frames"),
         ({"budget_used": 1.01}, "packet_budget_used_pct"),
@@ -128,6 +130,11 @@ def test_each_fault_alone_makes_a_run_invalid(change: dict[str, object], culprit
     verdict = judge(dataclasses.replace(GOOD, **change))  # type: ignore[arg-type]
     assert verdict["valid"] is False
     assert [c["name"] for c in verdict["checks"] if c["ok"] is False] == [culprit]  # type: ignore[attr-defined]
+
+
+def test_what_came_twice_was_not_lost() -> None:
+    verdict = judge(dataclasses.replace(GOOD, losses=_Losses(retransmits=3, duplicates=3)))  # type: ignore[arg-type]
+    assert verdict["valid"] is True and "3 packets came twice" in json.dumps(verdict)
 
 
 def test_drops_by_full_queues_explain_retransmissions() -> None:

@@ -192,3 +192,13 @@ def test_a_packet_of_a_turn_that_was_cut_does_not_count(towards: tuple[Peer, soc
     receiver.order(op="stats")
     found = receiver.report()
     assert found["ev"] == "stats" and found["half_arrived"] == 1
+
+
+def test_packets_that_come_twice_are_counted_as_such(towards: tuple[Peer, socket.socket]) -> None:
+    receiver, sock = towards
+    first, second, third = datagrams(9, 3)
+    for one in (first, first, third, third, second):  # in order, and ahead of one that is missing
+        sock.send(one)
+    assert receiver.report()["ev"] == "done"
+    receiver.order(op="stats")
+    assert receiver.report()["duplicates"] == 2

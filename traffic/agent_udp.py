@@ -363,5 +363,5 @@ class UdpEndpoint(UdpReceiver):
             self.report_if_whole(opening)
 
     def order_stats(self) -> None:
-        """Report what was sent again."""
-        self.report_stats(sender.resent for sender in self.senders.values())
+        """Report what was sent again, and what of others' came twice."""
+        self.report_stats((sender.resent for sender in self.senders.values()), self.duplicates)

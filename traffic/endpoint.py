@@ -182,12 +182,14 @@ class Endpoint:
             parts = [[ip, port, got, t_ns] for (ip, port), (got, t_ns) in arriving.parts.items()]
             self.report(ev="done", id=transfer, t_ns=now_ns, parts=parts)
 
-    def report_stats(self, resent: Iterable[int]) -> None:
-        """Packets sent again; CPU time of the process; handoffs of which something has come in, something not yet."""
+    def report_stats(self, resent: Iterable[int], duplicates: int = 0) -> None:
+        """Packets sent again; packets that came twice, where that is known; CPU time of the process; handoffs of which
+        something has come in, something not yet."""
         total = self.resent + sum(resent)
         self.report(
             ev="stats",
             retransmits=total,
+            duplicates=duplicates,
             cpu_s=time.process_time(),
             kernel_s=os.times().system,
             pid=os.getpid(),

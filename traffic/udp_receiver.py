@@ -31,6 +31,7 @@ class UdpReceiver(Endpoint):
         self.buffer = memoryview(bytearray(_READ_BYTES))
         self.frame_bytes, self.cap, self.pacing_bytes_per_s = 4096, 16, 0
         self.listeners: list[socket.socket] = []
+        self.duplicates = 0  # packets whose first had come: they were sent again for nothing
 
     def order_open(
         self,
@@ -80,6 +81,7 @@ class UdpReceiver(Endpoint):
             return  # of a turn that is over
         incoming.unanswered += 1
         if incoming.has(piece.psn):
+            self.duplicates += 1
             self.answer(sock, source, incoming, piece)
             return
         self.check(piece.transfer, source, piece.offset, self.buffer[DATA.size : DATA.size + piece.size])
