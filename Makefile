@@ -24,7 +24,7 @@ test:  ## set-up with the test tools, then all checks and all tests (those marke
 	@bash vagrant/setup.sh --dev
 	@$(MAKE) --no-print-directory lint
 	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m "not root" -n auto --dist worksteal
-	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m "root and not alone" -n 2 --dist loadfile
+	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m "root and not alone" -n 4 --dist loadfile
 	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m "root and alone"
 
 lint:  ## ruff, mypy, import-linter
