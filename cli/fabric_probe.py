@@ -18,7 +18,6 @@ from controller.status_socket import NAME, ask
 from results.reader import RunFolder
 from scenario.errors import InputError, RunError
 from scenario.fabric_spec import EXAMPLE, section_from_text
-from scenario.models import FabricSection
 from topologies.build import build
 from topologies.fabric import Fabric
 
@@ -71,16 +70,17 @@ def probe(
                 raise InputError(option, value, "is the run's: leave it out with --run")
         status = _ask(live)
         scenario = RunFolder(live).scenario()
+        section = scenario.fabric
         own = "udp" if scenario.transport.kind == "udp" else "tcp"
         chosen = {"seed": scenario.seed, "protocol": protocol or own}
-        settings = Settings(fabric=scenario.fabric.model_dump(), **ends, **flow, **chosen)  # type: ignore[arg-type]
+        settings = Settings(fabric=section.model_dump(), **ends, **flow, **chosen)  # type: ignore[arg-type]
         result = run_live(live, scenario, status["host_pid"], status["failures"], settings)
         if not result["equal"] and _ask(live)["failures"] != status["failures"]:
             raise RunError("paths were being repaired while the probes were under way; probe again")
     if json:
         print_json(result)
     else:
-        fabric = build(FabricSection.model_validate(result["fabric"]))
+        fabric = build(section)
         if result.get("down"):
             out.print(f"down: {listed(result['down'])}", highlight=False)
         for one in result["probes"]:
