@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+import math
 import os
 import select
 import signal
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -240,7 +242,9 @@ class Run:
         for number in range(LONE_TRANSFERS):
             src, dst = self.pairs[number * len(self.pairs) // LONE_TRANSFERS]
             qps = [qp for qp in self.queue_pairs if (qp.src.node, qp.dst.node) == (src, dst)]
-            gbps = sum({qp.src: self.fabric.port(qp.src.node, qp.src.port).gbps for qp in qps}.values())
+            pacing_gbps = self.scenario.transport.pacing_gbps or math.inf
+            of_port = Counter(qp.src for qp in qps)
+            gbps = sum(min(self.fabric.port(end.node, end.port).gbps, count * pacing_gbps) for end, count in of_port.items())
             ideal = self.scale.wire_bytes(payload) * 8 / self.scale.rate_bps(gbps)
             found.append(pool.transfer_alone(src, dst, payload, 20 * ideal + 5) / ideal - 1)
             self.lone_ideal_s = ideal

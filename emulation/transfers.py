@@ -10,7 +10,7 @@ from emulation.serve import SentTransfer
 from scenario.models import Scenario
 from scenario.scale import Scale
 from topologies.fabric import Fabric, FabricError
-from topologies.fluid import BYTES_PER_S_PER_GBPS, Lane, Transfer, isolated_s, lanes, replay
+from topologies.fluid import BYTES_PER_S_PER_GBPS, Lane, Transfer, isolated_s, lanes, paced, replay
 from topologies.paths import Path, QueuePair
 from topologies.routes import NONE, Failures
 from topologies.routing import Routing
@@ -74,6 +74,8 @@ def references(
     not finish is not in it, so a run with time-outs compares less.
     """
     capacities = goodput_capacities(fabric, scale)
+    pacing_gbps = scenario.transport.pacing_gbps
+    pace = scale.goodput_gbps(pacing_gbps) * BYTES_PER_S_PER_GBPS if pacing_gbps else None
     cache: dict[tuple[str, str], tuple[Lane, ...]] = {}
     starts: list[tuple[Transfer, float]] = []
     alone: dict[tuple[str, str], float] = {}
@@ -82,7 +84,7 @@ def references(
             continue
         pair = item.order.src_gpu, item.order.dst_gpu
         if pair not in cache:
-            cache[pair] = lanes(fabric, *pair, scenario.paths, ways)
+            cache[pair] = paced(lanes(fabric, *pair, scenario.paths, ways), capacities, pace)
         used = {part.queue_pair for part in item.done.parts}
         chosen = cache[pair]
         if scenario.routing.qp_policy == "round_robin":

@@ -16,7 +16,7 @@ import os
 import platform
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -32,6 +32,7 @@ from simulation.rows import transfer_rows
 from topologies.build import build
 from topologies.fabric import Fabric
 from topologies.fluid import (
+    BYTES_PER_S_PER_GBPS,
     FluidNetwork,
     Lane,
     Transfer,
@@ -40,6 +41,7 @@ from topologies.fluid import (
     core_lanes,
     handoff_lanes,
     lanes,
+    paced,
 )
 from traffic.actions import StartTransfer
 from traffic.budget import demand
@@ -83,7 +85,7 @@ def simulate(scenario: Scenario, *, infinite_core: bool = False, goodput_share: 
     engine = make_engine(scenario, source, iperf3_as_flows=True)
     whole = core_capacities(fabric) if infinite_core else capacities(fabric)
     rates = {name: rate * goodput_share for name, rate in whole.items()}
-    run = VirtualTime(engine, FluidNetwork(rates), planner(scenario, fabric, infinite_core=infinite_core))
+    run = VirtualTime(engine, FluidNetwork(rates), planner(scenario, fabric, rates, infinite_core=infinite_core))
     end_s = run.run()
     window_s = engine.window_s or demand(scenario, fabric, source).window_s
     if not window_s[1] > window_s[0]:
@@ -104,9 +106,15 @@ def simulate(scenario: Scenario, *, infinite_core: bool = False, goodput_share: 
     )
 
 
-def planner(scenario: Scenario, fabric: Fabric, *, infinite_core: bool) -> Callable[[StartTransfer], Transfer]:
-    """From an order to a transfer on its lanes; it counts the handoffs of a pair, for round-robin queue pairs."""
-    routing = scenario.routing
+def planner(
+    scenario: Scenario, fabric: Fabric, rates: MutableMapping[str, float], *, infinite_core: bool
+) -> Callable[[StartTransfer], Transfer]:
+    """From an order to a transfer on its lanes; it counts the handoffs of a pair, for round-robin queue pairs.
+
+    Adds to `rates` what senders pace their queue pairs to; the infinite core, which is a bound, has no pacing.
+    """
+    routing, pacing_gbps = scenario.routing, scenario.transport.pacing_gbps
+    pace = pacing_gbps * BYTES_PER_S_PER_GBPS if pacing_gbps else None
     known: dict[tuple[str, str], tuple[Lane, ...]] = {}
     handoffs: defaultdict[tuple[str, str], int] = defaultdict(int)
 
@@ -114,7 +122,9 @@ def planner(scenario: Scenario, fabric: Fabric, *, infinite_core: bool) -> Calla
         pair = order.src_gpu, order.dst_gpu
         if pair not in known:
             known[pair] = (
-                core_lanes(*pair, routing.queue_pairs) if infinite_core else lanes(fabric, *pair, scenario.paths)
+                core_lanes(*pair, routing.queue_pairs)
+                if infinite_core
+                else paced(lanes(fabric, *pair, scenario.paths), rates, pace)
             )
         chosen = handoff_lanes(known[pair], routing.qp_policy, handoffs[pair])
         handoffs[pair] += 1

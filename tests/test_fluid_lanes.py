@@ -20,6 +20,7 @@ from topologies.fluid import (
     handoff_lanes,
     isolated_s,
     lanes,
+    paced,
     replay,
 )
 from topologies.maxmin import bottlenecks, max_min_rates
@@ -118,6 +119,19 @@ def test_rates_of_a_busy_fabric_are_max_min_fair(fabric: Fabric) -> None:
     rates = net.rates()
     assert rates == max_min_rates(flows, capacities(fabric))
     assert all(bottlenecks(flows, capacities(fabric), rates).values())
+
+
+def test_a_paced_queue_pair_has_its_rate_and_no_more() -> None:
+    """ZCube, 200 Gb/s ports: two queue pairs paced to 100 Gb/s each, of handoffs to one GPU and to two."""
+    fabric = zcube(gpus=32, gpus_per_server=4, gpu_gbps=400, gpus_per_switch=8)
+    rates = capacities(fabric)
+    pace = 100e9 / 8
+    some, other = (paced(lanes(fabric, "gpu1", dst), rates, pace) for dst in ("gpu11", "gpu12"))
+    alone = replay(rates, [(Transfer(0, 1e9, some), 0.0)])
+    assert alone[0] == pytest.approx(1e9 / (2 * pace))
+    both = replay(rates, [(Transfer(0, 1e9, some), 0.0), (Transfer(1, 1e9, other), 0.0)])
+    assert both[0] == pytest.approx(both[1]) == pytest.approx(1e9 / (2 * pace))  # a port carries two such
+    assert paced(some, rates, None) == some
 
 
 def test_standard_library_only() -> None:

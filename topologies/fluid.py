@@ -11,8 +11,8 @@ Units: bytes, seconds, bytes per second. Standard library only.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from topologies.fabric import End, Fabric, port_name
@@ -312,6 +312,22 @@ def lanes(
         return Lane(qp, tuple(port_name(end) for end in way.egress), way.links)
 
     return tuple(lane(qp) for qp in routing.queue_pairs(fabric, src_gpu, dst_gpu))
+
+
+def paced(
+    some: tuple[Lane, ...], capacities: MutableMapping[str, float], bytes_per_s: float | None
+) -> tuple[Lane, ...]:
+    """The lanes, each of which a sender paces to `bytes_per_s` (None: not at all): a resource of the queue pair's own,
+    which is added to `capacities`."""
+    if bytes_per_s is None:
+        return some
+    found = []
+    for lane in some:
+        qp = lane.qp
+        name = f"pacing of {qp.src.node} port {qp.src.port} to {qp.dst.node} port {qp.dst.port}, {qp.index}"
+        capacities[name] = bytes_per_s
+        found.append(replace(lane, resources=(name, *lane.resources)))
+    return tuple(found)
 
 
 def handoff_lanes(all_lanes: tuple[Lane, ...], qp_policy: QpPolicy, nth: int) -> tuple[Lane, ...]:
