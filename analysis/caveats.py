@@ -60,7 +60,12 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
         )
     flows = is_flows(first.data.requests)
     if not flows:
-        found.append("TPOT and ITL are the compute model only: nothing here lets the fabric change them.")
+        found.append(
+            "TPOT and ITL are the compute model only: nothing here lets the fabric change them."
+            if serving.ep_background is None
+            else "TPOT and ITL come from the compute model and from rounds of expert traffic, which the fabric can hold"
+            " up: all tokens of a round (steps_per_round) come out at its end."
+        )
     found += [
         "Backlog is excess backlog (deep buffer), never switch buffer occupancy: one frame stands for "
         f"{data_size(scale.model_bytes_per_frame)} of model bytes, and the threshold of {threshold} frames for "

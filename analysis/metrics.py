@@ -116,6 +116,8 @@ def summarise_data(data: RunData, seed: int, resamples: int = RESAMPLES) -> dict
         found |= _named(describe(values), name)
         intervals |= _intervals(values, done["session_id"], name, seed, resamples)
     found |= _per_token(done)
+    experts = "kind" in data.transfers and bool((data.transfers["kind"] == "ep").any())
+    found["tpot_note"] = "compute model, and rounds of expert traffic" if experts else "compute model only"
     found |= service.objectives(data.requests, data.window) | service.costs_of_failure(data.requests)
     found |= service.gpu_time(data.gpus, data.requests, data.window)
     found |= _stages(done)
@@ -190,7 +192,7 @@ def _per_token(done: pd.DataFrame) -> dict[str, Any]:
             "std": float(np.sqrt(np.average((values - mean) ** 2, weights=gaps))),
             **{f"p{p}": float(ranks[i]) for i, p in enumerate(PERCENTILES)},
         }
-    return _named(describe(values), "tpot_ms") | _named(itl, "itl_ms") | {"tpot_note": "compute model only"}
+    return _named(describe(values), "tpot_ms") | _named(itl, "itl_ms")
 
 
 def _stages(done: pd.DataFrame) -> dict[str, Any]:

@@ -5,6 +5,36 @@ from __future__ import annotations
 from analysis.arms import ArmResult
 from results.reader import RunFolder
 
+#: Less than this part of the requests within the throughput window is said.
+FEW_IN_WINDOW = 0.5
+
+
+def _of_the_window(arm: ArmResult) -> list[str]:
+    """Where arrivals are over before much is done, rates of the window say little."""
+    summary = arm.summary
+    done, inside = summary.get("completed", 0), summary.get("window_finished")
+    if inside is None or not done or inside >= FEW_IN_WINDOW * done:
+        return []
+    return [
+        f"{arm.label}: {inside} of {done} requests finished within the throughput window of {summary['duration']:.3g}"
+        " model s (first to last measured arrival). Throughput, link load and backlog are counted in it and say little"
+        " here; take more requests, or arrivals that last longer."
+    ]
+
+
+def _of_the_source(arm: ArmResult) -> list[str]:
+    """What a replay could not take as it was."""
+    source = RunFolder(arm.arm.path).meta().get("source") or {}
+    found = []
+    if source.get("cut_prompts"):
+        found.append(f"{arm.label}: {source['cut_prompts']} prompts were longer than the model's context, and were cut")
+    if source.get("bad_rows_skipped"):
+        found.append(
+            f"{arm.label}: {source['bad_rows_skipped']} rows of the trace did not parse and were left out; the first:"
+            f" {source.get('first_bad_row')}"
+        )
+    return found
+
 
 def run_notes(arm: ArmResult) -> tuple[str, ...]:
     """Lines on the run; none where there is nothing to say."""
@@ -16,6 +46,7 @@ def run_notes(arm: ArmResult) -> tuple[str, ...]:
             found.append(
                 f"{arm.label}: capture {run.path / 'pcap' / event['port']}.pcap, {event['packets']:,} packets{full}"
             )
+    found += _of_the_window(arm) + _of_the_source(arm)
     if arm.scenario.policy in ("ecmp_ovs", "spray"):
         sent = run.transfers()
         columns = ("src_gpu", "src_port", "dst_gpu", "dst_port")

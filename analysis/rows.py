@@ -95,7 +95,7 @@ def result_rows(arms: Sequence[ArmResult]) -> tuple[ResultRow, ...]:
     row("Throughput", "request_throughput", "Requests", "1/s", compared=True)
     row("Throughput", "output_throughput", "Output tokens", "1/s", compared=True)
     row("Throughput", "input_throughput", "Prompt tokens", "1/s", compared=True)
-    row("Throughput", "mean_tpot_ms", "TPOT mean (compute model only)", "ms")
+    row("Throughput", "mean_tpot_ms", "TPOT mean", "ms")
     for kind, label in (("exposed", "exposed in TTFT"), ("total", "total")):
         row("KV transfer", f"mean_kv_transfer_{kind}_ms", f"KV transfer {label} mean", "ms", compared=True)
         row("KV transfer", f"p50_kv_transfer_{kind}_ms", f"KV transfer {label} P50", "ms", compared=True)

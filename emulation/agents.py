@@ -181,7 +181,7 @@ class AgentPool:
         try:
             data = self.sockets[name].recv(1 << 20)
         except TimeoutError:
-            raise RunError(f"the agent of {name} did not answer within 60 s") from None
+            raise RunError(f"the agent of {name} did not answer in time; see agents.log in the run folder") from None
         return self._checked(name, data)
 
     def _checked(self, name: str, data: bytes) -> dict[str, object]:
@@ -395,13 +395,16 @@ class AgentPool:
                 return (done.t_ns - began_ns) / 1e9
         raise RunError(f"a lone transfer {src_gpu} -> {dst_gpu} did not arrive within {timeout_s:.0f} s")
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self, patience_s: float | None = None) -> dict[str, float]:
         """Packets sent again, those that came twice (known of UDP only), CPU seconds and handoffs half arrived, summed
         over agents.
 
         Reports of handoffs that come meanwhile are lost. When every handoff has been reported, one that is half arrived
-        is made of bytes that came twice.
+        is made of bytes that came twice. Raises RunError when one does not answer, within `patience_s` if given.
         """
+        if patience_s is not None:
+            for sock in self.sockets.values():
+                sock.settimeout(patience_s)
         totals = {"retransmits": 0.0, "duplicates": 0.0, "half_arrived": 0.0}
         cpu_s: dict[object, tuple[float, float]] = {}  # by process: all, in the kernel
         for name in self.sockets:

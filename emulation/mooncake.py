@@ -188,10 +188,13 @@ class MooncakePool(AgentPool):
             f" {qp.dst.port}, index {qp.index}, offset {message['offset']}: {message['text']}"
         )
 
-    def statistics(self) -> dict[str, float]:
+    def statistics(self, patience_s: float | None = None) -> dict[str, float]:
         """As those of other agents, when all handoffs that were reported have been compared. A connection that is not
         the one whose path was observed is a complaint."""
-        deadline = time.monotonic() + _CHECK_PATIENCE_S
+        deadline = time.monotonic() + (_CHECK_PATIENCE_S if patience_s is None else patience_s)
+        if patience_s is not None:
+            for sock in self.sockets.values():
+                sock.settimeout(patience_s)
         while any(number not in self._sent_bytes for number in self._handoffs) and time.monotonic() < deadline:
             for _ in self.poll(0.1):
                 pass
@@ -203,7 +206,7 @@ class MooncakePool(AgentPool):
             for number, qp in enumerate(self.queue_pairs):
                 if qp.src.node == name and now.get(number) != self._flows[number]:
                     self.complaints.append(f"queue pair {qp.src} -> {qp.dst}: the engine has made another connection")
-        return super().statistics()
+        return super().statistics(patience_s)
 
 
 def _flows(message: Mapping[str, object]) -> dict[int, FiveTuple]:

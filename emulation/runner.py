@@ -59,6 +59,8 @@ from traffic.sources import make_source
 #: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
 SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES = 512 << 20, 64 << 20
 LONE_TRANSFERS = 5
+#: How long an agent may take to answer after Ctrl-C.
+AT_ONCE_S = 0.5
 #: Frames per queue pair from which on a handoff is held against the max-min replay.
 COMPARED_FROM_FRAMES = 10
 #: Part of the packet budget that a round of the link check may use: links are judged one by one, not under stress.
@@ -243,8 +245,10 @@ class Run:
             src, dst = self.pairs[number * len(self.pairs) // LONE_TRANSFERS]
             qps = [qp for qp in self.queue_pairs if (qp.src.node, qp.dst.node) == (src, dst)]
             pacing_gbps = self.scenario.transport.pacing_gbps or math.inf
-            of_port = Counter(qp.src for qp in qps)
-            gbps = sum(min(self.fabric.port(end.node, end.port).gbps, count * pacing_gbps) for end, count in of_port.items())
+            gbps = sum(
+                min(self.fabric.port(end.node, end.port).gbps, count * pacing_gbps)
+                for end, count in Counter(qp.src for qp in qps).items()
+            )
             ideal = self.scale.wire_bytes(payload) * 8 / self.scale.rate_bps(gbps)
             found.append(pool.transfer_alone(src, dst, payload, 20 * ideal + 5) / ideal - 1)
             self.lone_ideal_s = ideal
@@ -309,7 +313,7 @@ class Run:
 
         loop.run(lambda: self.stop_asked, progress)
         cpu_share = cpu.busy_share()
-        agents = pool.statistics()
+        agents = self._statistics(pool)
         self.background = iperf.finish()
         if isinstance(self.engine, WithBackground):
             self.background += self.engine.account()
@@ -318,7 +322,7 @@ class Run:
         keeper.finish(at_once=self.stop_asked)
         self.faults_not_reached = self.faults.finish()
         statistics_of_sampler = sampler.finish()
-        losses.finish(agents, pool.statistics())
+        losses.finish(agents, self._statistics(pool) if agents["cpu_s"] else agents)
         if self.polls:
             account = {"failure": "the controller had ended"} if keeper.quiet else self.polls.finish(self.stop_asked)
             self.events.write({"event": "openflow polls", **account})
@@ -326,6 +330,15 @@ class Run:
             self.events.write({"event": "capture", **account})
         self.events.write({"event": "served", "interrupted": self.stop_asked, "t_monotonic_s": time.monotonic()})
         return statistics_of_sampler, loop, cpu_share, losses
+
+    def _statistics(self, pool: AgentPool) -> Mapping[str, float]:
+        """What the agents say of themselves. Somebody who pressed Ctrl-C does not wait for one that hangs."""
+        if not self.stop_asked:
+            return pool.statistics()
+        try:
+            return pool.statistics(AT_ONCE_S)
+        except RunError:
+            return dict.fromkeys(("retransmits", "duplicates", "cpu_s"), 0.0)
 
     def _keep(
         self,
@@ -404,6 +417,7 @@ class Run:
                     controller=controller.status(),
                 ),
                 "interrupted": self.stop_asked,
+                "source": getattr(self.source, "summary", {}),
                 "cabling": self.cabling,
                 "faults_not_reached": self.faults_not_reached,
                 "background": self.background,

@@ -285,6 +285,15 @@ def pid_of(module: str, process: subprocess.Popen[str]) -> int | None:
     return None
 
 
+def agent_of(process: subprocess.Popen[str]) -> int:
+    """A traffic agent below `process`."""
+    for pid in descendants(process.pid):
+        with contextlib.suppress(OSError):
+            if b"traffic/agent.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+    raise AssertionError("no agent")
+
+
 def descendants(pid: int) -> list[int]:
     """All descendants of a process, parents first."""
     found = [pid]
@@ -296,14 +305,16 @@ def descendants(pid: int) -> list[int]:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("hangs", [False, True], ids=["", "its controller hangs"])
-def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, hangs: bool) -> None:
+@pytest.mark.parametrize("hangs", ["nothing", "controller", "agent"])
+def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, hangs: str) -> None:
     before = snapshot()
     process = start(tmp_path, "--arm", "ZCube")
     wait_until_serving(tmp_path, process)
-    if hangs:
+    if hangs == "controller":
         folder = tmp_path / "out" / "small" / "zcube"
         os.kill(int(ask(folder / SOCKET_NAME)["host_pid"]), signal.SIGSTOP)
+    elif hangs == "agent":
+        os.kill(agent_of(process), signal.SIGSTOP)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=30)
     assert process.returncode == 130

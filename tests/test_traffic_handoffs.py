@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from traffic.actions import StartTransfer, TransferDone, TransferFailed
 from traffic.engine import Engine
 from traffic.layout import prefill_instances, roles
 from traffic.nic_map import nic_map
+from traffic.prefix_cache import PrefixCache
 from traffic.records import STAGES
+from traffic.requests import Request
 from traffic.shapes import SHAPES, handoff, planned_pairs
 
 TOKEN = 131_072
@@ -433,3 +436,42 @@ def test_decode_waits_for_its_experts_traffic() -> None:
     assert slow == pytest.approx(0.75)  # the fabric decides
     scenario = small(gpus=4, ep_background={"group_gpus": 2})
     assert {("gpu3", "gpu4"), ("gpu4", "gpu3")} <= set(planned_pairs(scenario))
+
+
+def test_groups_of_experts_are_whole_targets_whose_pairs_are_all_planned() -> None:
+    """Targets of two GPUs in servers of two (shape C): four GPUs are two targets; five are none."""
+    scenario = small(gpus=16, tp=2, shape="C", ep_background={"group_gpus": 4})
+    engine = Engine(scenario, FixedSource([(0.0, req(n, 100, output=31)) for n in range(8)]))
+    done = Driver(engine, duration_s=lambda _: 0.01).run()
+    sent = {(t.src_gpu, t.dst_gpu) for _, t in done.started}
+    assert sent <= set(planned_pairs(scenario)) and any(t.kind == "ep" for _, t in done.started)
+    for size, said in ((5, "multiple of a decode target's 2 GPUs"), (2, "no group spans two servers")):
+        wrong = small(gpus=16, tp=2, shape="C", ep_background={"group_gpus": size})
+        with pytest.raises(InputError, match=said):
+            planned_pairs(wrong)
+
+
+# Prefix cache
+
+
+def test_what_a_full_cache_keeps_of_a_prompt_is_its_start() -> None:
+    def blocks(*ids: int) -> Request:
+        return replace(req(0, 10 * len(ids)), prefix_blocks=ids, block_tokens=10)
+
+    cache = PrefixCache(100)
+    first = blocks(*range(8))
+    cache.insert(first, 80)
+    cache.insert(blocks(*range(100, 105)), 50)
+    assert cache.match(first) == 50  # five of its blocks are left, and they are the first five
+    cache.insert(blocks(*range(200, 220)), 200)
+    assert cache.match(blocks(*range(200, 220))) == 100  # longer than the cache
+
+
+def test_a_local_handoff_does_not_take_the_pool_off_the_fabric() -> None:
+    def kinds(share: float) -> Counter[str]:
+        scenario = small(gpus=8, tp=2, shape="C", prefix_cache="pool", placement="random", local_handoff_share=share)
+        turns = [(2.0 * n, replace(req(n, 1000, cached=500, session=0), turn=n)) for n in range(12)]
+        return Counter(t.kind for _, t in drive(scenario, FixedSource(turns)).started)
+
+    assert kinds(0.0)["prefix"] == kinds(1.0)["prefix"] > 0
+    assert kinds(0.0)["kv"] > kinds(1.0)["kv"] == 0

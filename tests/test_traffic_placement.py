@@ -9,6 +9,7 @@ from test_traffic_driver import FixedSource, drive, req, small
 
 from scenario.errors import InputError
 from scenario.models import Scenario
+from traffic.engine import Engine
 from traffic.path_load import PathLoad
 from traffic.placement import Asked, Choice, Load, Placer
 from traffic.requests import Request
@@ -133,3 +134,21 @@ def test_adversarial_gathers_handoffs_on_one_path_and_topology_aware_spreads_the
 
     assert targets("adversarial") == 1
     assert targets("topology_aware") == 16
+
+
+def test_the_adversary_is_of_the_fabric_and_not_of_one_prefill_queue() -> None:
+    scenario = small(gpus=8, placement="adversarial")
+    done = drive(scenario, FixedSource([(n / 10, req(n, 100)) for n in range(16)]))
+    assert set(Counter(row["prefill_instance"] for row in done.engine.requests).values()) == {4}
+
+
+def test_path_load_is_asked_of_the_nics_that_carry() -> None:
+    """All handoffs leave by, and arrive at, the first NIC of a server: a path to its other GPU is as full."""
+    scenario = small(gpus=8, tp=2, placement="topology_aware", nic_map="first", shape="D", layout="split")
+    engine = Engine(scenario, FixedSource([(0.0, req(0, 100))]))
+    gateway = engine._gateway
+    assert gateway.path_load is not None
+    prefill = next(iter(engine._prefills.values()))
+    gateway.path_load.add("gpu3", "gpu5", 10**9)  # the destination's NIC alone is in common
+    scores = gateway._decode(req(1, 100), None, prefill).scores
+    assert scores["gpu5"] == scores["gpu6"] > scores["gpu7"] == scores["gpu8"]

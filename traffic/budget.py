@@ -16,7 +16,7 @@ from traffic.flow_engine import crosses_fabric
 from traffic.flow_sources import FlowSource
 from traffic.kv import model_of
 from traffic.nic_map import nic_map
-from traffic.requests import Source
+from traffic.requests import Request, Source
 from traffic.shapes import Flow, carried, decode_targets, handoff, planned_pairs, prefill_instances
 
 
@@ -24,7 +24,8 @@ from traffic.shapes import Flow, carried, decode_targets, handoff, planned_pairs
 class Demand:
     """`senders_gbps`: sum of the NIC rates that can send at once; `hops`: switches on the longest path.
 
-    `median_transfer_bytes`: model bytes of the median flow (GPU to GPU) of a measured handoff;
+    `median_transfer_bytes`: model bytes of the median flow (GPU to GPU) of a measured handoff, or of the parts in which
+    it is sent;
     `queue_pairs_per_transfer`: over how many it is split; `window_s`: first to last nominal measured arrival.
     """
 
@@ -115,7 +116,22 @@ def _median_flow(scenario: Scenario, source: Source) -> float:
     sent = (max(1, r.input_tokens - r.cached_tokens) if delta else r.input_tokens for r in measured)
     median_bytes = statistics.median(map(model.kv_bytes, sent))
     flows = _flows_of_one(scenario, int(median_bytes))
-    return float(statistics.median(flow.bytes for flow in flows))
+    parts = _parts(scenario, statistics.median(map(_computed, measured)))
+    return float(statistics.median(flow.bytes for flow in flows)) / parts
+
+
+def _computed(request: Request) -> int:
+    return max(1, request.input_tokens - request.cached_tokens)
+
+
+def _parts(scenario: Scenario, computed_tokens: float) -> int:
+    """In how many parts, one after the other, a median handoff is sent: each is a transfer of its own."""
+    serving = scenario.serving
+    if serving.transfer_mode == "layerwise":
+        return serving.layer_groups
+    if serving.transfer_mode == "chunked" and serving.chunked_prefill:
+        return max(1, -(-round(computed_tokens) // serving.prefill_batch_tokens))
+    return 1
 
 
 def _flows_of_one(scenario: Scenario, size: int) -> list[Flow]:

@@ -20,7 +20,7 @@ from traffic.actions import StartTransfer, TimerKind
 from traffic.decode import Decode
 from traffic.outbox import Outbox
 from traffic.records import Live
-from traffic.shapes import server_of
+from traffic.shapes import expert_groups, server_of
 
 #: Transfer ids from here on are of this kind; their request_id is NO_REQUEST.
 FIRST_ID = 1 << 62
@@ -52,14 +52,11 @@ class ExpertParallelism:
         self._by_timer: dict[int, Group] = {}
         self._by_transfer: dict[int, Group] = {}
         self._numbers = 0
-        if self.settings is not None:
-            everyone = list(decodes.values())
-            per_group = max(1, self.settings.group_gpus // len(everyone[0].target.gpus))
-            for at in range(0, len(everyone), per_group):
-                group = Group(tuple(everyone[at : at + per_group]))
-                for decode in group.members:
-                    decode.by_rounds = True
-                    self._group_of[decode.target.name] = group
+        for targets in expert_groups(scenario):
+            group = Group(tuple(decodes[target.name] for target in targets))
+            for decode in group.members:
+                decode.by_rounds = True
+                self._group_of[decode.target.name] = group
 
     def joined(self, decode: Decode, t_s: float) -> None:
         """A request has begun to decode: its group works from now on, if it did not."""

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 from scenario.models import Scenario
 from traffic.decode import Decode
+from traffic.nic_map import nic_map
 from traffic.path_load import PathLoad
 from traffic.placement import Asked, Choice, Load, Placer
 from traffic.prefill import Prefill
 from traffic.records import Live, Objective
 from traffic.requests import Request
 from traffic.rng import uniform
-from traffic.shapes import handoff
+from traffic.shapes import carried, handoff
 
 #: Policies that look at the load of paths.
 PATH_AWARE = ("topology_aware", "adversarial")
@@ -29,7 +30,10 @@ class Gateway:
         self._names = tuple(prefills)
         policies = serving.placement, serving.decode_placement or serving.placement
         slots = next(iter(decodes.values())).free_slots
-        self._prefill_placer = Placer(policies[0], "prefill", scenario.seed)
+        # Its adversary is of the fabric: all of it on one prefill instance would bound that queue, not the paths.
+        first = "round_robin" if policies[0] == "adversarial" else policies[0]
+        self._prefill_placer = Placer(first, "prefill", scenario.seed)
+        self._scenario, self._nics = scenario, nic_map(serving.nic_map, scenario.fabric.gpus_per_server)
         self._decode_placer = Placer(
             policies[1], "decode", scenario.seed, drift=True, topology_weight=serving.topology_weight, capacity=slots
         )
@@ -70,7 +74,9 @@ class Gateway:
             if self.path_load is None:
                 return 0.0
             flows = handoff(self._shape, prefill.instance.gpus, self._decodes[name].target.gpus, 0)
-            return max(self.path_load.seconds_ahead(flow.src, flow.dst) for flow in flows)
+            number = request.request_id
+            carrying = (part for flow in flows for part in carried(self._scenario, self._nics, flow, number))
+            return max(self.path_load.seconds_ahead(part.src, part.dst) for part in carrying)
 
         def lacking(name: str) -> float:
             return float(request.input_tokens - self._decodes[name].cache.match(request))

@@ -30,6 +30,7 @@ class Handoffs:
         self._server = {gpu: server.name for server in servers(scenario) for gpu in server.gpus}
         self._pairs: dict[tuple[str, str], list[tuple[str, str]]] = {}  # names of instances -> GPUs that send
         self._owners: dict[int, Live] = {}
+        self._by_nvlink: set[int] = set()  # numbers of transfers that do not cross the fabric
 
     def flows(self, live: Live, size: int) -> list[Flow]:
         """The flows of `size` bytes of one copy of a request's KV, as NICs carry them."""
@@ -59,7 +60,8 @@ class Handoffs:
             live.open_transfers[number] = flow
             self._owners[number] = live
             live.bytes_sent += flow.bytes
-            if not self._on_fabric(live, flow):
+            if self._server[flow.src] == self._server[flow.dst] or (live.local and kind == "kv"):
+                self._by_nvlink.add(number)
                 seconds = flow.bytes * 8 / (self._scenario.serving.nvlink_gbps * 1e9)
                 self._out.timer(t_s + seconds, TimerKind.LOCAL_DONE, number)
                 continue
@@ -80,7 +82,7 @@ class Handoffs:
         flow = live.open_transfers.pop(transfer_id, None)
         if flow is None:
             return None
-        self._unload(live, flow)
+        self._unload(transfer_id, flow)
         if t_s > live.last_byte_s:
             live.last_byte_s = t_s
         return live
@@ -89,17 +91,14 @@ class Handoffs:
         """Stop what is on its way. All of it counts as wasted, since nobody knows how far it got; returned as flows."""
         flows = []
         for number, flow in sorted(live.open_transfers.items()):
-            if self._on_fabric(live, flow):  # of the others a driver knows nothing
+            if number not in self._by_nvlink:  # of these a driver knows nothing
                 self._out.add(CancelTransfer(number))
-            self._unload(live, flow)
+            self._unload(number, flow)
             live.bytes_wasted += flow.bytes
             flows.append(flow)
         live.open_transfers.clear()
         return flows
 
-    def _on_fabric(self, live: Live, flow: Flow) -> bool:
-        return not live.local and self._server[flow.src] != self._server[flow.dst]
-
-    def _unload(self, live: Live, flow: Flow) -> None:
-        if self._load is not None and self._on_fabric(live, flow):
+    def _unload(self, number: int, flow: Flow) -> None:
+        if self._load is not None and number not in self._by_nvlink:
             self._load.add(flow.src, flow.dst, -flow.bytes)

@@ -35,7 +35,8 @@ class PrefixCache:
     def insert(self, request: Request, tokens: int) -> None:
         """The instance now holds the first `tokens` of this request's prompt (and, for sessions, its answer)."""
         if request.prefix_blocks:
-            for block in request.prefix_blocks:
+            # From the end: what is used last leaves last, and a prefix is of use only from its start.
+            for block in reversed(request.prefix_blocks):
                 self._put(("block", block), request.block_tokens)
         else:
             self._put(("session", request.session_id), tokens)

@@ -120,14 +120,32 @@ def planned_pairs(scenario: Scenario) -> list[tuple[str, str]]:
                     for src, dst in zip(holder.gpus, reader.gpus, strict=True):
                         pairs[src, dst] = None
     found = dict.fromkeys(_by_nic(scenario, pairs))
-    if (experts := scenario.serving.ep_background) is not None:
-        gpus = [gpu for target in decode_targets(scenario) for gpu in target.gpus]
-        for at in range(0, len(gpus), experts.group_gpus):
-            group = gpus[at : at + experts.group_gpus]
-            found |= dict.fromkeys(
-                (a, b) for a in group for b in group if server_of(scenario, a)[0] != server_of(scenario, b)[0]
-            )
+    for group in expert_groups(scenario):
+        gpus = [gpu for target in group for gpu in target.gpus]
+        found |= dict.fromkeys(
+            (a, b) for a in gpus for b in gpus if server_of(scenario, a)[0] != server_of(scenario, b)[0]
+        )
     return list(found)
+
+
+def expert_groups(scenario: Scenario) -> list[tuple[Instance, ...]]:
+    """The decode targets that exchange tokens (`serving.ep_background`), in order; the last group may be smaller.
+
+    Raises InputError where a group is no whole number of targets, or none spans two servers.
+    """
+    experts = scenario.serving.ep_background
+    if experts is None:
+        return []
+    targets = decode_targets(scenario)
+    each = len(targets[0].gpus)
+    field = "serving.ep_background.group_gpus"
+    if experts.group_gpus % each:
+        raise InputError(field, experts.group_gpus, f"must be a multiple of a decode target's {each} GPUs")
+    per_group = experts.group_gpus // each
+    groups = [tuple(targets[at : at + per_group]) for at in range(0, len(targets), per_group)]
+    if all(len({server_of(scenario, gpu)[0] for target in group for gpu in target.gpus}) < 2 for group in groups):
+        raise InputError(field, experts.group_gpus, "no group spans two servers: nothing would cross the fabric")
+    return groups
 
 
 def _by_nic(scenario: Scenario, pairs: dict[tuple[str, str], None]) -> list[tuple[str, str]]:
