@@ -55,3 +55,10 @@ def test_the_default_offers_what_it_says() -> None:
     scenario = Scenario()
     # 0.8 of the formula's rate over the loop's life; a heavy-tailed sample of 374 requests is not its mean.
     assert 0.4 < offered(scenario, make_source(scenario)).shares["prefill"] < 1
+
+
+def test_a_closed_loop_that_cannot_be_served_and_caches_that_start_cold_are_told() -> None:
+    scenario = Scenario.model_validate({"serving": {"prefix_cache": "modelled"}, "fabric": {"gpu_gbps": 1}})
+    text = offered(scenario, make_source(scenario)).sentence()
+    assert "busiest NIC" in text and "closed loop" in text and "modelled starts with empty caches" in text
+    assert offered(small(prefix_cache="modelled"), source(2.0)).sentence() == ""  # nothing of it is cached

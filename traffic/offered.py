@@ -40,6 +40,7 @@ class Offered:
     shares: dict[str, float]
     seconds: float
     closed: bool
+    cold: str = ""  # what the shares do not know of the prefix cache
 
     @property
     def too_much(self) -> dict[str, float]:
@@ -48,13 +49,22 @@ class Offered:
 
     def sentence(self) -> str:
         """For a person; empty where everything keeps up."""
-        if not self.too_much or self.closed:
-            return ""
+        if not self.too_much:
+            return self.cold
         parts = ", ".join(f"{name} {share:.2f}" for name, share in self.too_much.items())
+        then = (
+            "It is a closed loop: clients wait for their answers, so that all of it takes longer than planned."
+            if self.closed
+            else "Queues grow until the run ends; fewer requests a second, or more GPUs, would change that."
+        )
         return (
             f"offered load is more than can be served (times capacity, mean over {self.seconds:.0f} model s): {parts}."
-            " Queues grow until the run ends; fewer requests a second, or more GPUs, would change that."
+            f" {then}{' ' if self.cold else ''}{self.cold}"
         )
+
+
+#: From this part of the tokens on it matters whether the hits that a workload has are there.
+NOTEWORTHY_HITS = 0.2
 
 
 def offered(scenario: Scenario, source: Source) -> Offered:
@@ -84,7 +94,19 @@ def offered(scenario: Scenario, source: Source) -> Offered:
         "busiest NIC out": bytes_per_s * max(out.values()) / nic_bytes_per_s,
         "busiest NIC in": bytes_per_s * max(into.values()) / nic_bytes_per_s,
     }
-    return Offered(shares, span_s, closed=len(source.initial()) < source.count)
+    closed = len(source.initial()) < source.count
+    return Offered(shares, span_s, closed, _cold(scenario, uncached, sum(request.input_tokens for request in requests)))
+
+
+def _cold(scenario: Scenario, uncached: int, tokens: int) -> str:
+    """Where caches are modelled they are empty at first, and no hit is sure."""
+    kind = scenario.serving.prefix_cache
+    if kind == "assumed" or uncached > (1 - NOTEWORTHY_HITS) * tokens:
+        return ""
+    return (
+        f"prefix_cache: {kind} starts with empty caches, so that more is computed than this workload's rate was chosen"
+        f" for: up to {tokens / max(1, uncached):.1f} times its uncached tokens."
+    )
 
 
 def _nics(scenario: Scenario) -> tuple[dict[str, float], dict[str, float], float]:
