@@ -50,3 +50,12 @@ def test_without_an_objective_there_is_nothing_to_meet() -> None:
         require_objectives(check_scenario({}))
     require_objectives(check_scenario({"serving": {"slo_ttft_ms": 100}}))
     require_objectives(check_scenario({"serving": {"tenants": [{"name": "a", "slo_tpot_ms": 5}]}}))
+
+
+@pytest.mark.parametrize(
+    "workload", [{"kind": "collective"}, {"kind": "transfers", "path": "x.csv", "direct": True}], ids=lambda w: w["kind"]
+)
+def test_what_is_played_as_flows_has_no_rate(workload: dict[str, object]) -> None:
+    scenario = check_scenario({"workload": workload, "serving": {"slo_ttft_ms": 100}})
+    with pytest.raises(InputError, match="serves no requests"):
+        loaded(scenario, 1.0)

@@ -14,7 +14,7 @@ from scenario.errors import InputError
 from scenario.flow_workloads import FlowWorkload
 from scenario.load import with_changes
 from scenario.models import Scenario
-from scenario.workload_section import BurstWorkload, CodingAgentWorkload, SessionsWorkload
+from scenario.workload_section import BurstWorkload, CodingAgentWorkload, SessionsWorkload, without_serving
 
 #: How far the search goes from the scenario's own load, each way.
 WIDEST = 32.0
@@ -28,14 +28,14 @@ def loaded(scenario: Scenario, factor: float) -> Scenario:
     Raises InputError where that does not fit.
     """
     workload = scenario.workload
+    if isinstance(workload, FlowWorkload) or without_serving(workload):
+        raise InputError("workload.kind", workload.kind, "serves no requests: there is no rate to find")
     if isinstance(workload, CodingAgentWorkload):
         change: dict[str, object] = {"utilisation": min(MAX_UTILISATION, workload.utilisation * factor)}
     elif isinstance(workload, SessionsWorkload):
         change = {"users": max(1, round(workload.users * factor))}
     elif isinstance(workload, BurstWorkload):
         change = {"period_s": workload.period_s / factor}
-    elif isinstance(workload, FlowWorkload):
-        raise InputError("workload.kind", workload.kind, "serves no requests: there is no rate to find")
     else:
         change = {"speedup": workload.speedup * factor}
     return with_changes(scenario, {"name": f"{scenario.name[:50]}-x{factor:.3g}", "workload": change})
