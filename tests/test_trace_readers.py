@@ -204,6 +204,7 @@ BAD = [
     ("qwen", GOOD["qwen"].replace("61.114", "null"), "timestamp", "is missing"),
     ("qwen", GOOD["qwen"].replace('"turn": 1', '"turn": 1.5'), "turn", "1.5 is not a whole number"),
     ("qwen", "[" * 100_000, "", "not JSON"),
+    ("qwen", GOOD["qwen"].replace("61.114", "1" + "0" * 400), "timestamp", "is not a number"),
 ]  # fmt: skip
 
 
@@ -221,6 +222,16 @@ def test_a_bad_row_names_file_line_column_and_value_or_is_counted(
     trace = Trace(path, FORMATS[name], skip_bad_rows=True)
     assert len(list(trace)) == 2
     assert trace.bad_rows == 1 and f"line {line}" in trace.first_bad
+
+
+def test_half_a_surrogate_pair_is_a_bad_cell(tmp_path: Path) -> None:
+    row = '{"arrival_s": 1, "input_tokens": 5, "output_tokens": 5, "session_id": "%s"}'
+    path = file_of(tmp_path, "json", row % "a", row % r"a\ud800", row % r"\ud83d\ude00")
+    with pytest.raises(InputError, match=r"line 2, column session_id.*is not text \(UTF-8\)") as error:
+        read(path)
+    str(error.value).encode()
+    trace = Trace(path, FORMATS["table"], skip_bad_rows=True)
+    assert [row.session for row in trace] == ["a", "\U0001f600"] and trace.bad_rows == 1
 
 
 @pytest.mark.parametrize("name", list(HEADERS))
