@@ -30,20 +30,21 @@ _LOOKED_AT_BYTES = 1 << 20
 def format_named(name: str, path: Path, option: str) -> Format:
     """The format called `name`, or for `auto` that of the file. Raises InputError, in which `option` is named."""
     if name == "auto":
-        return detect(path)
+        return detect(path, option)
     if name not in FORMATS:
         raise InputError(option, name, f"allowed: auto, {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
-def detect(path: Path) -> Format:
-    """The format of a file or folder by what is in it: header names of a CSV, keys of JSON. Raises InputError."""
+def detect(path: Path, option: str = "--trace-format") -> Format:
+    """The format of a file or folder by what is in it: header names of a CSV, keys of JSON. Raises InputError, which
+    says that `option` names a format too."""
     if path.is_dir():
         session_files(path)
         return SESSIONS
     with open_file(path) as handle:
         raw = handle.read(_LOOKED_AT_BYTES)
-    reading = Reading(path, "the formats of docs/workload.md; --trace-format names one")
+    reading = Reading(path, f"the formats of docs/workload.md; {option} names one")
     if not raw.strip(BLANK):
         raise reading.error(1, "the file is empty", raw)
     told = raw.lstrip(BLANK)
