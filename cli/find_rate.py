@@ -24,8 +24,10 @@ from results.reader import RunFolder, Window
 from results.writer import create_folder, write_json
 from scenario.errors import InputError
 from scenario.models import Scenario
+from scenario.workload_section import SessionsWorkload
 from simulation.run import simulate
-from traffic.find_rate import loaded, require_objectives, search
+from traffic.find_rate import MOST_USERS, loaded, reach, require_objectives, search
+from traffic.readers.sessions import session_files
 
 #: Emulated runs at most: each takes minutes.
 EMULATED_RUNS = 4
@@ -51,11 +53,13 @@ def find_rate(settings: Scenario, folder: Path, attainment: float, json: bool) -
     require_objectives(settings)
     if not 0 < attainment <= 1:
         raise InputError("--attainment", attainment, "must be above 0 and at most 1")
+    most_users = _most_users(settings)
+    within = reach(settings, most_users)
     tried: list[Tried] = []
     took_s: dict[float, float] = {}
 
     def simulated(factor: float) -> bool:
-        found = simulate(loaded(settings, factor))
+        found = simulate(loaded(settings, factor, most_users))
         window = Window(*found.window_s)
         took_s[factor] = found.end_s
         figures = objectives(pd.DataFrame(found.requests), window)
@@ -64,15 +68,22 @@ def find_rate(settings: Scenario, folder: Path, attainment: float, json: bool) -
         err.print(f"simulated at {factor:.3g} times the load: {tried[-1].attainment:.0%} met", highlight=False)
         return tried[-1].attainment >= attainment
 
-    bracket = search(simulated)
+    bracket = search(simulated, applied=within.applied)
+    bound = None
+    if bracket.missed is None:
+        bound = f"{bracket.met:.3g} times the load is the most that can be applied: {within.bounds[1]}"
+    elif bracket.met is None:
+        bound = f"{bracket.missed:.3g} times the load is the least that can be applied: {within.bounds[0]}"
+    if bound:
+        err.print(f"Note: {bound}", highlight=False, markup=False)
     create_folder(folder)
     if bracket.met is None:  # not even an idle system meets them: emulated runs could only take longer to say so
-        _finish(tried, None, attainment, folder, json)
+        _finish(tried, None, attainment, bound, folder, json)
         return 1
     with RunProgress("this machine") as progress:
         budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
     met, factor = None, bracket.met
-    dilation = _resolved(loaded(settings, factor), budget).scale.dilation or 1.0
+    dilation = _resolved(loaded(settings, factor, most_users), budget).scale.dilation or 1.0
     minutes = (took_s[factor] * dilation + AROUND_S) / 60
     err.print(
         f"emulating {factor:.3g} times the load: about {minutes:.0f} min (a model second lasts {dilation:.3g} s), and"
@@ -81,16 +92,29 @@ def find_rate(settings: Scenario, folder: Path, attainment: float, json: bool) -
         highlight=False,
     )
     for number in range(1, EMULATED_RUNS + 1):
-        one = _emulated(loaded(settings, factor), factor, folder / f"{number}-x{factor:.3g}", budget)
+        path = folder / f"{number}-x{factor:.3g}"
+        one = _emulated(loaded(settings, factor, most_users), factor, path, budget)
         tried.append(one)
         if one.valid is not True:  # that says nothing of the load: again
             continue
         if one.attainment >= attainment:
             met = one
             break
-        factor /= STEP
-    _finish(tried, met, attainment, folder, json)
+        lower = within.applied(factor / STEP)
+        lower = within.applied(factor / 2) if lower == factor else lower  # few users: the next lower number of them
+        if lower == factor:
+            break
+        factor = lower
+    _finish(tried, met, attainment, bound, folder, json)
     return 0 if met is not None else 1
+
+
+def _most_users(settings: Scenario) -> int:
+    """Sessions that there are to replay at once."""
+    workload = settings.workload
+    if not isinstance(workload, SessionsWorkload):
+        return MOST_USERS
+    return max(1, len(session_files(workload.path)) - workload.skip)
 
 
 def _resolved(scenario: Scenario, budget_hops_per_s: float) -> Scenario:
@@ -111,17 +135,23 @@ def _emulated(scenario: Scenario, factor: float, path: Path, budget_hops_per_s: 
     return Tried(factor, "emulated", rate, float(summary["slo_attainment"]), valid)
 
 
-def _finish(tried: list[Tried], met: Tried | None, attainment: float, folder: Path, json: bool) -> None:
-    write_json(folder / "find-rate.json", {"attainment": attainment, "tried": [asdict(one) for one in tried]})
+def _finish(
+    tried: list[Tried], met: Tried | None, attainment: float, bound: str | None, folder: Path, json: bool
+) -> None:
+    """`bound`: why the search went no further, where it did not bracket the answer."""
+    found = {"attainment": attainment, "bound": bound, "tried": [asdict(one) for one in tried]}
+    write_json(folder / "find-rate.json", found)
     if json:
         answer = None if met is None else asdict(met)
-        print_json({"serviceable": answer, "attainment": attainment, "tried": [asdict(one) for one in tried]})
+        print_json({"serviceable": answer, **found})
         return
     table = Table("load", "how", "requests a model s", "met their objectives", "run")
     for one in tried:
         verdict = "" if one.valid is None else ("valid" if one.valid else "INVALID")
         table.add_row(f"{one.factor:.3g} x", one.how, f"{one.rate_per_s:.2f}", f"{one.attainment:.1%}", verdict)
     out.print(table)
+    if bound:
+        out.print(f"In simulation the search ended at a bound: {bound}.", highlight=False, markup=False)
     if met is None:
         out.print(
             f"No load met {attainment:.0%}: the objectives are out of reach of this scenario, or, where emulated runs"

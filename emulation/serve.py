@@ -49,16 +49,22 @@ class ServingLoop:
     report_lags_s: list[float] = field(default_factory=list)
     _timers: list[tuple[float, int, int]] = field(default_factory=list)
     _keys: dict[tuple[int, int], TimerKey] = field(default_factory=dict)
+    _open: set[int] = field(default_factory=set)
 
     def model_s(self, monotonic_ns: int) -> float:
         """Model time of a monotonic stamp."""
         return (monotonic_ns - self.start_ns) / 1e9 / self.scale.dilation
 
     def run(self, stop: Callable[[], bool], progress: Callable[[ServingLoop], None]) -> None:
-        """Serve until every measured request has its first token, or `stop()`. Raises RunError when an agent failed."""
+        """Serve until every measured request has its first token, or `stop()`.
+
+        Raises RunError when an agent failed, and when the engine waits for nothing.
+        """
         self._do(self.engine.start())
         while not self.engine.finished and not stop():
             self._fire_due()
+            if not self._timers and not self._open and not self.engine.finished:
+                raise RunError("the serving engine is not finished, but waits for no timer and no transfer")
             wait_s = self.poll_s
             if self._timers:
                 wait_s = min(wait_s, self._timers[0][0] * self.scale.dilation - self._wall_s())
@@ -81,6 +87,7 @@ class ServingLoop:
         if sent is None:
             raise RunError(f"a transfer arrived that was never sent: {done.transfer_id}")
         sent.done = done
+        self._open.discard(done.transfer_id)
         self.report_lags_s.append((time.monotonic_ns() - done.t_ns) / 1e9)
         self._do(self.engine.on(TransferDone(done.transfer_id), self.model_s(done.t_ns)))
 
@@ -92,8 +99,10 @@ class ServingLoop:
             elif isinstance(action, StartTransfer):
                 payload = self.scale.payload_bytes(action.bytes)
                 self.transfers[action.transfer_id] = SentTransfer(action, self.model_s(time.monotonic_ns()))
+                self._open.add(action.transfer_id)
                 self.pool.send(action.transfer_id, action.src_gpu, action.dst_gpu, payload)
             elif isinstance(action, CancelTransfer):
+                self._open.discard(action.transfer_id)
                 self.pool.drop(action.transfer_id, self.transfers[action.transfer_id].order.src_gpu)
             elif isinstance(action, EmitToken):
                 self.first_tokens += 1

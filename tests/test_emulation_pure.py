@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
+from itertools import count
+from typing import Any, cast
 
 import pytest
 
@@ -12,11 +15,15 @@ pytest.importorskip("mininet.net", reason="Mininet comes with the distribution: 
 from emulation.fidelity import Measured, judge
 from emulation.linkcheck import plan_rounds
 from emulation.network import host_commands
+from emulation.serve import ServingLoop
 from emulation.shaping import PortShape, _difference, port_shape, tc_line
+from scenario.errors import RunError
+from scenario.scale import Scale
 from topologies.fabric import End, Fabric
 from topologies.paths import path
 from topologies.roft import roft
 from topologies.zcube import zcube
+from traffic.actions import CancelTransfer, StartTimer, StartTransfer, TimerKey, TimerKind
 
 FABRICS = [zcube(32, 8), zcube(32, 8, bundle="trunk"), zcube(16, 4), roft(32, 8), roft(8, 4)]
 
@@ -140,3 +147,51 @@ def test_what_came_twice_was_not_lost() -> None:
 def test_drops_by_full_queues_explain_retransmissions() -> None:
     verdict = judge(dataclasses.replace(GOOD, losses=_Losses(queue_drops=3, retransmits=3)))  # type: ignore[arg-type]
     assert verdict["valid"] is True
+
+
+class _NeverFinished:
+    """An engine that asks for `actions` once and then waits."""
+
+    finished = False
+
+    def __init__(self, actions: list[object]) -> None:
+        self._actions = actions
+
+    def start(self) -> list[object]:
+        return self._actions
+
+    def on(self, event: object, t_s: float) -> list[object]:
+        return []
+
+
+class _Silent:
+    """Agents that take orders and never report."""
+
+    def send(self, *order: object) -> None: ...
+
+    def drop(self, *order: object) -> None: ...
+
+    def poll(self, wait_s: float) -> list[object]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("actions", "waits"),
+    [
+        ([], False),
+        ([StartTransfer(0, 0, "gpu1", "gpu3", 100)], True),
+        ([StartTransfer(0, 0, "gpu1", "gpu3", 100), CancelTransfer(0)], False),
+        ([StartTimer(1e6, TimerKey(TimerKind.ARRIVAL, 0))], True),
+        ([StartTimer(0.0, TimerKey(TimerKind.ARRIVAL, 0))], False),
+    ],
+)
+def test_an_engine_that_waits_for_nothing_ends_the_run(actions: list[object], waits: bool) -> None:
+    loop = ServingLoop(
+        cast(Any, _NeverFinished(actions)), cast(Any, _Silent()), Scale(1e-4, 1.0, 9000), time.monotonic_ns()
+    )
+    turns = count()
+    if waits:
+        loop.run(lambda: next(turns) > 5, lambda _: None)
+        return
+    with pytest.raises(RunError, match="waits for no timer and no transfer"):
+        loop.run(lambda: next(turns) > 5, lambda _: None)

@@ -110,6 +110,16 @@ def test_demand_is_that_of_the_plan() -> None:
     assert (found.median_transfer_bytes, found.queue_pairs_per_transfer, found.hops) == (100, 2, 2)
 
 
+def test_handoffs_that_all_stay_in_a_server_leave_nothing_to_emulate() -> None:
+    serving = {"shape": "A", "layout": "per_rail", "pairing": "same_block", "block_servers": 1}
+    scenario = check_scenario({"fabric": FABRIC, "workload": {"kind": "synthetic", "requests": 2}, "serving": serving})
+    source = make_source(scenario)
+    with pytest.raises(InputError, match="no flow crosses the fabric"):
+        pairs_of(scenario, source)
+    with pytest.raises(InputError, match="no flow crosses the fabric"):
+        demand(scenario, build(scenario.fabric), source)
+
+
 def beside(*items: dict[str, object], **workload: object) -> Scenario:
     played = {"kind": "collective", "operation": "incast", "gpus": ["gpu1", "gpu3"], "size_mb": 1000, **workload}
     return check_scenario({"fabric": FABRIC, "workload": played, "background": list(items)})

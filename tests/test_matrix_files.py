@@ -160,6 +160,32 @@ def test_what_is_wrong_in_a_connection_matrix_has_a_place(tmp_path: Path, old: s
         read_matrix_file(written(tmp_path, CM.replace(old, new), "x.cm"))
 
 
+@pytest.mark.parametrize(
+    ("text", "line", "trigger"),
+    [
+        (CM.replace("start 0 size", "trigger 2 size").replace("barrier count 2", "barrier count 1"), None, None),
+        (CM.replace("start 0 size", "trigger 2 size"), 6, 2),
+        ("Nodes 8\nConnections 1\nTriggers 1\n0->2 trigger 1 size 9 send_done_trigger 1\ntrigger id 1 oneshot\n", 4, 1),
+        (
+            "Nodes 8\nConnections 3\nTriggers 2\n0->1 start 0 size 9\n0->2 trigger 1 size 9 send_done_trigger 2\n"
+            "2->4 trigger 2 size 9 send_done_trigger 1\ntrigger id 1 oneshot\ntrigger id 2 oneshot\n",
+            5,
+            1,
+        ),
+    ],
+    ids=["entered elsewhere", "barrier", "itself", "two"],
+)
+def test_a_cycle_of_triggers_that_nothing_enters(
+    tmp_path: Path, text: str, line: int | None, trigger: int | None
+) -> None:
+    path = written(tmp_path, text, "x.cm")
+    if line is None:
+        assert isinstance(read_matrix_file(path), Connections)
+        return
+    with pytest.raises(InputError, match=rf"x.cm, line {line} = 'trigger {trigger}': never fires: what fires it waits"):
+        read_matrix_file(path)
+
+
 def test_our_own_export_is_replayed_between_the_same_gpus(tmp_path: Path) -> None:
     scenario = check_scenario({"fabric": FABRIC})
     fabric = build(scenario.fabric)

@@ -204,6 +204,7 @@ BAD = [
     ("qwen", GOOD["qwen"].replace("61.114", "null"), "timestamp", "is missing"),
     ("qwen", GOOD["qwen"].replace('"turn": 1', '"turn": 1.5'), "turn", "1.5 is not a whole number"),
     ("qwen", "[" * 100_000, "", "not JSON"),
+    ("qwen", GOOD["qwen"].replace("61.114", "1" + "0" * 400), "timestamp", "is not a number"),
 ]  # fmt: skip
 
 
@@ -221,6 +222,40 @@ def test_a_bad_row_names_file_line_column_and_value_or_is_counted(
     trace = Trace(path, FORMATS[name], skip_bad_rows=True)
     assert len(list(trace)) == 2
     assert trace.bad_rows == 1 and f"line {line}" in trace.first_bad
+
+
+@pytest.mark.parametrize("name", ["azure", "transfers", "table", "mooncake"])
+@pytest.mark.parametrize("before", ["\n", "\ufeff\n", " \r\n\n\t\n", "\ufeff"])
+def test_blank_lines_before_the_first_are_skipped_and_counted(tmp_path: Path, name: str, before: str) -> None:
+    path = file_of(tmp_path, name, GOOD[name], GOOD[name], "rubbish")
+    path.write_bytes(before.encode() + path.read_bytes())
+    trace = Trace(path, detect(path), skip_bad_rows=True)
+    first = before.count("\n") + 1 + (name in HEADERS)
+    assert trace.form.name == name
+    assert [row.line for row in trace] == [first, first + 1]
+    assert f"line {first + 2}" in trace.first_bad
+
+
+def test_a_header_after_blank_lines_is_named_by_its_line(tmp_path: Path) -> None:
+    path = file_of(tmp_path, "x", header="\n\nwho,knows")
+    for reader in (detect, lambda file: read(file, "table")):
+        with pytest.raises(InputError, match="line 3 "):
+            reader(path)
+    for blank in ("", "\n \n", "\ufeff\n"):
+        path.write_text(blank)
+        for reader in (detect, lambda file: read(file, "table")):
+            with pytest.raises(InputError, match=r"line 1.*the file is empty"):
+                reader(path)
+
+
+def test_half_a_surrogate_pair_is_a_bad_cell(tmp_path: Path) -> None:
+    row = '{"arrival_s": 1, "input_tokens": 5, "output_tokens": 5, "session_id": "%s"}'
+    path = file_of(tmp_path, "json", row % "a", row % r"a\ud800", row % r"\ud83d\ude00")
+    with pytest.raises(InputError, match=r"line 2, column session_id.*is not text \(UTF-8\)") as error:
+        read(path)
+    str(error.value).encode()
+    trace = Trace(path, FORMATS["table"], skip_bad_rows=True)
+    assert [row.session for row in trace] == ["a", "\U0001f600"] and trace.bad_rows == 1
 
 
 @pytest.mark.parametrize("name", list(HEADERS))

@@ -125,6 +125,15 @@ def test_empty_cells_of_cached_tokens_are_no_hits(tmp_path: Path) -> None:
     assert "prefix" not in stats_of(path).to_json()
 
 
+def test_a_gpu_is_one_whichever_way_a_transfer_log_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("time_s,src_gpu,dst_gpu,bytes\n0,1,gpu5,10\n1,gpu1,5,20\n2,gpu1,gpu5,30\n3,host,5,1\n")
+    assert stats_of(path).to_json()["pairs"] == [
+        {"prefill": "gpu1", "decode": "gpu5", "rows": 3, "bytes": 60},
+        {"prefill": "host", "decode": "gpu5", "rows": 1, "bytes": 1},
+    ]
+
+
 AZURE = {
     "code": (8819, 2.57, (2048, 1469, 5188, 7436, 7437), (27.9, 13, 251), 13.15, 13.2, 161),
     "conv": (19366, 5.53, (1155, 1020, 2734, 4142, 14050), (211, 129, 601), 1.09, 1.39, 20.6),
@@ -221,6 +230,8 @@ def test_the_command_refuses_what_it_cannot_read(tmp_path: Path) -> None:
     one_message(zcube("trace", "stats", str(path), "--format", "parquet"), 2, "--format = 'parquet'", "auto, azure")
     one_message(zcube("trace", "stats", str(path), "--model", "gpt"), 2, "gpt")
     one_message(zcube("trace", "stats", "/nowhere"), 2, "/nowhere")
+    path.write_text("who,knows\n1,2\n")
+    one_message(zcube("trace", "stats", str(path)), 2, "no format has these columns", "; --format names one")
     path.write_text("arrival_s,input_tokens,output_tokens\n")
     one_message(zcube("trace", "stats", str(path)), 2, "has no rows")
     assert "Example" in zcube("trace", "--help").stdout

@@ -89,6 +89,13 @@ def pairs_of(scenario: Scenario, source: Source) -> list[tuple[str, str]]:
             )  # fmt: skip
     else:
         found = dict.fromkeys(planned_pairs(scenario))
+        if not found:
+            serving = scenario.serving
+            raise InputError(
+                "serving.layout", serving.layout,
+                f"no flow crosses the fabric: with shape {serving.shape} and pairing {serving.pairing} all handoffs"
+                " stay in a server", "serving.pairing: any, serving.block_servers: 2 or more, or another layout",
+            )  # fmt: skip
     for item in scenario.background:
         if not isinstance(item, IperfBackground):
             found |= dict.fromkeys(background_pairs(scenario, item))

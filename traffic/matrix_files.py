@@ -195,7 +195,30 @@ def _connections(path: Path, text: str) -> Connections:
                 path, trigger.line, None, f"trigger {trigger.number}",
                 f"never fires: it needs {trigger.needs} and {firing} connections fire it",
             )  # fmt: skip
+    _require_starts(path, connections, triggers)
     return Connections(heads["Nodes"], tuple(connections), triggers)
+
+
+def _require_starts(path: Path, connections: Sequence[Connection], triggers: dict[int, Trigger]) -> None:
+    """Raise InputError where a connection never starts since its trigger waits, over others, for that connection."""
+    fired = dict.fromkeys(triggers, 0)
+    waiting: dict[int, list[Connection]] = {number: [] for number in triggers}
+    for one in connections:
+        if one.trigger is not None:
+            waiting[one.trigger].append(one)
+    ended = [one for one in connections if one.trigger is None]
+    while ended:
+        for number in ended.pop().fires:
+            fired[number] += 1
+            if fired[number] >= triggers[number].needs:
+                ended += waiting.pop(number, [])
+    stuck = [one for some in waiting.values() for one in some]
+    if stuck:
+        first = min(stuck, key=lambda one: one.line)
+        raise _error(
+            path, first.line, None, f"trigger {first.trigger}",
+            "never fires: what fires it waits for this connection, over one trigger or several; one must have a start",
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,15 @@ def _add(stats: TraceStats, cache: InfiniteCache, batch: list[TraceRow]) -> None
         # A table may leave the cell of some rows empty.
         stats.reuse_known |= any(row.blocks is not None or row.cached_tokens is not None for row in batch)
     if batch[0].prefill_gpu:
-        stats.pairs.add(((row.prefill_gpu, row.decode_gpu), size) for row, size in zip(batch, sizes, strict=True))
+        label = _gpu if stats.trace.form.name == "transfers" else str
+        stats.pairs.add(
+            ((label(row.prefill_gpu), label(row.decode_gpu)), size) for row, size in zip(batch, sizes, strict=True)
+        )
+
+
+def _gpu(label: str) -> str:
+    """A transfer log may write gpu1 as 1."""
+    return f"gpu{label}" if label.isdecimal() else label
 
 
 def _summary(numbers: Histogram) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from contextlib import suppress
 from datetime import date
 from functools import lru_cache
 from typing import Any
@@ -67,7 +68,7 @@ def parse_cell(column: Column, value: Any, *, from_text: bool) -> Any:
     if column.kind == "text":
         if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
             raise BadCell(column.name, f"{column.name} {value!r} is not a name or a number")
-        return str(value)
+        return _text(column, str(value))
     if column.kind == "ids":
         return _ids(column, value)
     if column.kind == "stamp":
@@ -97,12 +98,24 @@ def _count(column: Column, value: Any, from_text: bool) -> int:
     return value
 
 
+def _text(column: Column, value: str) -> str:
+    try:
+        value.encode("utf-8")  # JSON can name half a surrogate pair, which no table can hold
+    except UnicodeEncodeError:
+        raise BadCell(column.name, f"{column.name} {value!r} is not text (UTF-8)") from None
+    return value
+
+
 def _number(column: Column, value: Any, from_text: bool) -> float:
-    if from_text and isinstance(value, str) and _NUMBER.fullmatch(value):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    number = math.nan
+    if (isinstance(value, int | float) and not isinstance(value, bool)) or (
+        from_text and isinstance(value, str) and _NUMBER.fullmatch(value)
+    ):
+        with suppress(OverflowError):  # whole numbers of JSON have no bound
+            number = float(value)
+    if not math.isfinite(number):
         raise BadCell(column.name, f"{column.name} {value!r} is not a number")
-    return float(value)
+    return number
 
 
 def _ids(column: Column, value: Any) -> tuple[int, ...]:

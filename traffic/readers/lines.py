@@ -13,6 +13,8 @@ from scenario.errors import InputError
 BLOCK_BYTES = 1 << 18
 #: A longer line is no row of any format; it bounds the memory that a wrong file can take.
 MAX_LINE_BYTES = 4 << 20
+#: White space and the byte order mark: a file may begin with lines of nothing else.
+BLANK = b"\xef\xbb\xbf \t\r\n"
 #: What an error shows of a row.
 _SHOWN = 80
 

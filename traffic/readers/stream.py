@@ -11,7 +11,7 @@ from typing import Any
 
 from traffic.readers.cells import is_blank, parse_cell
 from traffic.readers.csv_blocks import FastCsv
-from traffic.readers.lines import MAX_LINE_BYTES, Reading, blocks, open_file, text_of
+from traffic.readers.lines import BLANK, MAX_LINE_BYTES, Reading, blocks, open_file, text_of
 from traffic.readers.rows import TIME_KINDS, BadCell, Format, TraceRow
 
 #: Rows of a log that wait for an earlier one: a log is written as requests end, not as they start.
@@ -29,31 +29,34 @@ def read(reading: Reading, form: Format) -> Iterator[TraceRow]:
     `REORDER_ROWS` rows.
     """
     with open_file(reading.path) as handle:
-        first = handle.readline(MAX_LINE_BYTES + 1)
-        if not first.strip():
+        line, at, first = 1, 0, handle.readline(MAX_LINE_BYTES + 1)
+        while first and not first.strip(BLANK):  # blank lines before the first that says something
+            line += first.endswith(b"\n")
+            at, first = handle.tell(), handle.readline(MAX_LINE_BYTES + 1)
+        if not first:
             raise reading.error(1, "the file is empty", first)
-        handle.seek(0)
-        if first.lstrip(b"\xef\xbb\xbf \t").startswith(b"{") and "jsonl" in form.encodings:
-            rows = _json_rows(reading, form, blocks(handle, reading, 1))
+        if first.lstrip(BLANK).startswith(b"{") and "jsonl" in form.encodings:
+            handle.seek(at)
+            rows = _json_rows(reading, form, blocks(handle, reading, line))
         elif "csv" in form.encodings:
-            header = _header(reading, form, handle.readline(MAX_LINE_BYTES + 1))
-            rows = _csv_rows(reading, form, header, blocks(handle, reading, 2))
+            header = _header(reading, form, line, first)
+            rows = _csv_rows(reading, form, header, blocks(handle, reading, line + 1))
         else:
-            raise reading.error(1, "the line is not a JSON object", first)
+            raise reading.error(line, "the line is not a JSON object", first)
         yield from _in_order(reading, rows) if form.reorder else rows
 
 
-def _header(reading: Reading, form: Format, raw: bytes) -> tuple[str, ...]:
+def _header(reading: Reading, form: Format, line: int, raw: bytes) -> tuple[str, ...]:
     text = text_of(raw)
     if text is None:
-        raise reading.error(1, "the line is not text (UTF-8)", raw)
+        raise reading.error(line, "the line is not text (UTF-8)", raw)
     names = tuple(name.strip() for name in _fields(text.removeprefix("\ufeff")))
     missing = [name for name in form.required if name not in names]
     if missing:
-        raise reading.error(1, f"the header must name {','.join(form.required)}; it lacks {', '.join(missing)}", raw)
+        raise reading.error(line, f"the header must name {','.join(form.required)}; it lacks {', '.join(missing)}", raw)
     twice = sorted({name for name in names if names.count(name) > 1 and any(c.name == name for c in form.columns)})
     if twice:
-        raise reading.error(1, f"the header names {', '.join(twice)} twice", raw)
+        raise reading.error(line, f"the header names {', '.join(twice)} twice", raw)
     return names
 
 

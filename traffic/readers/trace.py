@@ -10,7 +10,7 @@ from pathlib import Path
 from scenario.errors import InputError
 from traffic.readers.azure import AZURE
 from traffic.readers.burstgpt import BURSTGPT
-from traffic.readers.lines import Reading, open_file
+from traffic.readers.lines import BLANK, Reading, open_file
 from traffic.readers.logs import ROUTING, TRANSFERS
 from traffic.readers.mooncake import MOONCAKE, spread
 from traffic.readers.qwen import QWEN
@@ -30,41 +30,44 @@ _LOOKED_AT_BYTES = 1 << 20
 def format_named(name: str, path: Path, option: str) -> Format:
     """The format called `name`, or for `auto` that of the file. Raises InputError, in which `option` is named."""
     if name == "auto":
-        return detect(path)
+        return detect(path, option)
     if name not in FORMATS:
         raise InputError(option, name, f"allowed: auto, {', '.join(FORMATS)}")
     return FORMATS[name]
 
 
-def detect(path: Path) -> Format:
-    """The format of a file or folder by what is in it: header names of a CSV, keys of JSON. Raises InputError."""
+def detect(path: Path, option: str = "--trace-format") -> Format:
+    """The format of a file or folder by what is in it: header names of a CSV, keys of JSON. Raises InputError, which
+    says that `option` names a format too."""
     if path.is_dir():
         session_files(path)
         return SESSIONS
     with open_file(path) as handle:
         raw = handle.read(_LOOKED_AT_BYTES)
-    reading = Reading(path, "the formats of docs/workload.md; --trace-format names one")
-    if not raw.strip():
+    reading = Reading(path, f"the formats of docs/workload.md; {option} names one")
+    if not raw.strip(BLANK):
         raise reading.error(1, "the file is empty", raw)
-    first = raw.lstrip(b"\xef\xbb\xbf \t\r\n").split(b"\n", 1)[0]
+    told = raw.lstrip(BLANK)
+    line = 1 + raw[: len(raw) - len(told)].count(b"\n")
+    first = told.split(b"\n", 1)[0]
     try:
         text = first.decode("utf-8")
     except UnicodeDecodeError:
-        raise reading.error(1, "the line is not text (UTF-8)", first) from None
+        raise reading.error(line, "the line is not text (UTF-8)", first) from None
     if not text.startswith("{"):
-        return _by_names(reading, "csv", [name.strip() for name in text.split(",")], first)
+        return _by_names(reading, line, "csv", [name.strip() for name in text.split(",")], first)
     try:
         keys = json.loads(text)
     except ValueError:
         keys = None
     if isinstance(keys, dict) and "requests" not in keys:
-        return _by_names(reading, "jsonl", list(keys), first)
+        return _by_names(reading, line, "jsonl", list(keys), first)
     if b'"requests"' in raw:  # a session is one object, on one line or on many, longer than what is looked at
         return SESSIONS
-    raise reading.error(1, "no format has such a first line", first)
+    raise reading.error(line, "no format has such a first line", first)
 
 
-def _by_names(reading: Reading, encoding: str, names: list[str], first: bytes) -> Format:
+def _by_names(reading: Reading, line: int, encoding: str, names: list[str], first: bytes) -> Format:
     for form in FORMATS.values():
         # Mooncake's keys are all among qwen's, which has a chat_id.
         wanted = {*form.required, *(("chat_id",) if form is QWEN else ())}
@@ -73,7 +76,7 @@ def _by_names(reading: Reading, encoding: str, names: list[str], first: bytes) -
     known = "; ".join(
         f"{form.name}: {','.join(form.required)}" for form in FORMATS.values() if encoding in form.encodings
     )
-    raise reading.error(1, f"no format has these columns. Known: {known}", first)
+    raise reading.error(line, f"no format has these columns. Known: {known}", first)
 
 
 class Trace:
