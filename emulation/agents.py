@@ -395,6 +395,21 @@ class AgentPool:
                 return (done.t_ns - began_ns) / 1e9
         raise RunError(f"a lone transfer {src_gpu} -> {dst_gpu} did not arrive within {timeout_s:.0f} s")
 
+    def exercise(self, frames: int, timeout_s: float) -> None:
+        """Send so many frames over every queue pair, all at once, outside every account. Raises RunError after
+        `timeout_s`."""
+        lanes = Counter((qp.src.node, qp.dst.node) for qp in self.queue_pairs)
+        open_ids = set()
+        for number, ((src, dst), count) in enumerate(lanes.items(), 1):
+            self.send(-number, src, dst, frames * count * self.scale.mss_bytes)
+            open_ids.add(-number)
+        deadline = time.monotonic() + timeout_s
+        while open_ids:
+            if time.monotonic() > deadline:
+                raise RunError(f"first frames did not arrive within {timeout_s:.0f} s over {len(open_ids)} GPU pairs")
+            open_ids -= {done.transfer_id for done in self.poll(0.1)}
+        self.verified -= len(lanes)
+
     def statistics(self, patience_s: float | None = None) -> dict[str, float]:
         """Packets sent again, those that came twice (known of UDP only), CPU seconds and handoffs half arrived, summed
         over agents.
