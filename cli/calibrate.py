@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,9 @@ from cli import options
 from cli.app import out, print_json
 from traffic.calibration import Calibration, LineFit, fit_line
 from traffic.measurements import Measurements, read_measurements
+
+#: Rows left out that are named.
+_SHOWN_OUTLIERS = 10
 
 Files = Annotated[list[Path], typer.Argument(help="CSV files: bytes,ms of transfers; prefill_tokens,ms of prefill")]
 Nics = Annotated[int, typer.Option(min=1, max=1024, help="NICs that a transfer was spread over")]
@@ -39,23 +43,34 @@ def calibrate(files: Files, nics: Nics = 1, gpus: Gpus = 1, json: options.Json =
         nics=nics,
         gpus=gpus,
     )
+    for_scenario = found.settings  # raises, before anything is printed
     if json:
         print_json(_as_json(found))
         return
     if found.transfer:
-        _print_fit("transfers", found.transfer, 8 / 1e9 / nics, f"Gb/s a NIC (over {nics})", "bytes")
+        _print_fit("transfers", rows.transfers, found.transfer, 8 / 1e9 / nics, f"Gb/s a NIC (over {nics})", "bytes")
     if found.prefill:
-        _print_fit("prefill", found.prefill, 1 / gpus, f"tokens/s a GPU (over {gpus})", "tokens")
+        _print_fit("prefill", rows.prefills, found.prefill, 1 / gpus, f"tokens/s a GPU (over {gpus})", "tokens")
     out.print("For the scenario file:\n")
-    typer.echo(yaml.safe_dump(found.settings, sort_keys=False), nl=False)
+    typer.echo(yaml.safe_dump(for_scenario, sort_keys=False), nl=False)
 
 
-def _print_fit(what: str, fit: LineFit, factor: float, unit: str, size: str) -> None:
+def _print_fit(
+    what: str, rows: Sequence[tuple[float, float]], fit: LineFit, factor: float, unit: str, size: str
+) -> None:
     table = Table(what, "fitted", "95 % interval")
     table.add_row("fixed time, ms", f"{fit.base_s * 1e3:.4g}", _interval(fit.base_interval_s, 1e3))
     table.add_row(unit, f"{fit.rate * factor:.4g}", _interval(fit.rate_interval, factor))
     out.print(table)
     left_out = f"; {len(fit.outliers)} left out as outliers" if fit.outliers else ""
+    for at in fit.outliers[:_SHOWN_OUTLIERS]:
+        measured, seconds = rows[at]
+        out.print(
+            f"Left out: row {at + 1}, {measured:,.0f} {size} in {seconds * 1e3:,.4g} ms"
+            f" (the line: {fit.seconds(measured) * 1e3:,.4g} ms)", highlight=False,
+        )  # fmt: skip
+    if len(fit.outliers) > _SHOWN_OUTLIERS:
+        out.print(f"and {len(fit.outliers) - _SHOWN_OUTLIERS} more: --json numbers all, from 0", highlight=False)
     low, high = fit.size_range
     out.print(
         f"n = {fit.n} from {low:,.0f} to {high:,.0f} {size}{left_out}; residual {100 * fit.residual_median:.1f} %"

@@ -93,6 +93,7 @@ def test_calibrate_prints_a_scenario(tmp_path: Path) -> None:
     said, _, snippet = result.stdout.partition("For the scenario file:")
     for part in ("n = 4", "1 left out", "95 % interval", "residual"):
         assert part in said
+    assert "row 5, 10,000,000 bytes in 900 ms (the line: 2.062 ms)" in " ".join(said.split())
     settings = yaml.safe_load(snippet)
     assert settings == {
         "fabric": {"gpu_gbps": 160.0},
@@ -110,6 +111,8 @@ def test_calibrate_prints_a_scenario(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
+        ("gb,us\n1e300,1\n1e305,2\n", ["transfers: row 1: size", "'inf'"]),
+        ("tokens,ms\n1000,5\n2000,5.000001\n4000,5.000003\n", ["prefill_tokens_per_s_per_gpu", "1 to 1e+09"]),
         ("bytes,ms\n1,2\n3,x\n", ["measured.csv, line 3, column ms", "'x'"]),
         ("bytes,ms\n1,2\n", ["transfers", "two different sizes"]),
         ("bytes,ms\n1,2\n2,1\n", ["does not grow"]),

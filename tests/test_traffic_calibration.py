@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from scenario.errors import InputError
 from scenario.load import check_scenario
-from traffic.calibration import Calibration, fit_line
+from traffic.calibration import Calibration, LineFit, fit_line
 from traffic.compute import compute_model
 from traffic.measurements import Measurements, read_measurements
 
@@ -120,6 +121,54 @@ def test_what_cannot_be_fitted(rows: list[tuple[float, float]], part: str) -> No
     with pytest.raises(InputError, match=part) as error:
         fit_line(rows, "transfers")
     assert error.value.field == "transfers"
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"),
+    [
+        ([(1e308, 1.0), (1.5e308, 2.0), (1.7e308, 2.1)], ["row 1: size", "1e+308", "0.001 to 1e+18"]),
+        ([(1000, 1.0), (math.inf, 2.0)], ["row 2: size", "inf"]),
+        ([(1000, 1.0), (2000, 1e297), (3000, 2e297)], ["row 2: time", "1e+297 s", "1e-12 to 1e+09 s"]),
+        ([(1000, 1e-300), (2000, 2e-300)], ["row 1: time", "1e-300 s"]),
+    ],
+)
+def test_what_is_no_measurement_is_named(rows: list[tuple[float, float]], parts: list[str]) -> None:
+    with pytest.raises(InputError) as error:
+        fit_line(rows, "transfers")
+    for part in parts:
+        assert part in str(error.value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(1e-3, 1e18), st.floats(1e-12, 1e9)), min_size=2, max_size=7))
+def test_any_rows_are_fitted_or_refused(rows: list[tuple[float, float]]) -> None:
+    try:
+        fit = fit_line(rows, "transfers")
+    except InputError:
+        return
+    assert math.isfinite(fit.base_s) and fit.base_s >= 0 and fit.rate > 0
+
+
+def test_rows_on_one_line_do_not_make_outliers_of_the_others() -> None:
+    line = [(size, 1e-3 + size / 1e10) for size in (1e6, 1e7, 1e8, 1e9)]
+    for off in (1.03, 0.97):
+        assert not fit_line([*line, (5e8, (1e-3 + 5e8 / 1e10) * off)], "transfers").outliers
+    assert fit_line([*line, (5e8, 0.051 * 1.2)], "transfers").outliers == (4,)
+    # Of four rows it cannot be told which is wrong.
+    assert not fit_line([*line[:3], (5e8, 0.051 * 3)], "transfers").outliers
+
+
+@pytest.mark.parametrize(
+    ("found", "field"),
+    [
+        (lambda fit: Calibration(None, fit), "serving.prefill_tokens_per_s_per_gpu"),
+        (lambda fit: Calibration(fit, None), "fabric.gpu_gbps"),
+    ],
+)
+def test_what_no_scenario_may_have_is_no_setting(found: Callable[[LineFit], Calibration], field: str) -> None:
+    fit = fit_line([(1000, 5e-3), (2000, 5e-3 + 1e-9), (4000, 5e-3 + 3e-9)], "prefill")
+    with pytest.raises(InputError, match=rf"fitted {field} = .*: must be 1 to"):
+        _ = found(fit).settings
 
 
 def test_published_mooncake_figures() -> None:

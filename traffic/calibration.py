@@ -6,7 +6,7 @@ overhead of a millisecond would otherwise drown in the noise of the long ones. T
 1. least absolute relative deviations, which a minority of outliers cannot move far (iteratively reweighted;
    Schlossmacher, JASA 68, 1973);
 2. rows further from it than `OUTLIER_SCALES` robust standard deviations (1.4826 * median absolute deviation; Huber,
-   "Robust Statistics", 1981, section 5) are left out;
+   "Robust Statistics", 1981, section 5) and than `FLOOR` are left out; none of fewer than `JUDGED_FROM`;
 3. least squares of what is left, weighted by 1 / fitted time squared, with the usual t intervals. A base below 0 means
    nothing: it is then held at 0.
 """
@@ -19,12 +19,19 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
 from scenario.errors import InputError
+from scenario.models import FabricSection, ServingSection
 
 OUTLIER_SCALES = 4.0
-#: Relative deviation that never makes an outlier: clocks and rounding.
-_FLOOR = 0.002
+#: Relative deviation that never makes an outlier: where more than half of the rows lie on one line, the robust
+#: deviation is 0 and says nothing of what a measurement scatters by.
+FLOOR = 0.05
+#: Of fewer rows any two make a line, and which of the others is wrong cannot be told.
+JUDGED_FROM = 5
+#: (least, most) of what is a measurement: bytes or tokens, and seconds.
+SIZES, TIMES_S = (1e-3, 1e18), (1e-12, 1e9)
 _ITERATIONS = 200
 
 #: Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
@@ -61,9 +68,19 @@ class LineFit:
 def fit_line(rows: Sequence[tuple[float, float]], what: str) -> LineFit:
     """Fit rows of (size, seconds), both positive. `what` names them in errors ("transfers").
 
-    Raises `InputError` for fewer than two different sizes, and where the time does not grow with the size.
+    Raises `InputError` for fewer than two different sizes, for sizes and times that are none of a measurement, and
+    where the time does not grow with the size.
     """
     data = np.asarray(rows, dtype=float).reshape(-1, 2)
+    for name, values, (least, most) in (("size", data[:, 0], SIZES), ("time", data[:, 1], TIMES_S)):
+        for at in np.flatnonzero(~((values >= least) & (values <= most)))[:1]:
+            unit_name = " s" if name == "time" else ""
+            raise InputError(
+                f"{what}: row {at + 1}: {name}",
+                f"{values[at]:g}{unit_name}",
+                f"must be {least:g} to {most:g}{unit_name}",
+                "Check the unit that the column's name says.",
+            )
     size, seconds = data[:, 0], data[:, 1]
     if len(np.unique(size)) < 2:
         raise InputError(
@@ -74,10 +91,16 @@ def fit_line(rows: Sequence[tuple[float, float]], what: str) -> LineFit:
     first = _least_absolute(x, seconds)
     fitted = _at_least_some(first[0] + first[1] * x, seconds)
     off = np.abs(seconds - fitted) / fitted
-    kept = off <= max(_FLOOR, OUTLIER_SCALES * 1.4826 * float(np.median(off)))
-    if len(np.unique(size[kept])) < 2:
+    kept = off <= max(FLOOR, OUTLIER_SCALES * 1.4826 * float(np.median(off)))
+    if len(rows) < JUDGED_FROM or len(np.unique(size[kept])) < 2:
         kept = np.ones(len(size), dtype=bool)
-    base, slope, covariance = _least_squares(x[kept], seconds[kept], 1.0 / fitted[kept])
+    try:
+        base, slope, covariance = _least_squares(x[kept], seconds[kept], 1.0 / fitted[kept])
+    except np.linalg.LinAlgError:
+        raise InputError(
+            what, f"{len(rows)} rows", "no line can be fitted: sizes or times are too close, or too far apart",
+            "Measure sizes that are further apart.",
+        ) from None  # fmt: skip
     if slope <= 0:
         raise InputError(
             what,
@@ -171,7 +194,10 @@ class Calibration:
 
     @property
     def settings(self) -> dict[str, dict[str, float]]:
-        """The scenario's settings, by section; rounded to what a measurement can say."""
+        """The scenario's settings, by section; rounded to what a measurement can say.
+
+        Raises InputError for one that no scenario may have.
+        """
         found: dict[str, dict[str, float]] = {}
         if self.transfer is not None and self.nic_gbps is not None:
             found["fabric"] = {"gpu_gbps": _digits(self.nic_gbps)}
@@ -180,7 +206,22 @@ class Calibration:
             serving = found.setdefault("serving", {})
             serving["prefill_base_ms"] = _digits(self.prefill.base_s * 1e3)
             serving["prefill_tokens_per_s_per_gpu"] = _digits(self.prefill.rate / self.gpus)
+        for section, values in found.items():
+            for name, value in values.items():
+                _require_allowed(section, name, value)
         return found
+
+
+def _require_allowed(section: str, name: str, value: float) -> None:
+    sections: dict[str, type[BaseModel]] = {"fabric": FabricSection, "serving": ServingSection}
+    bounds = sections[section].model_fields[name].metadata
+    low = max((bound.ge for bound in bounds if hasattr(bound, "ge")), default=-math.inf)
+    high = min((bound.le for bound in bounds if hasattr(bound, "le")), default=math.inf)
+    if not low <= value <= high:
+        raise InputError(
+            f"fitted {section}.{name}", f"{value:g}", f"must be {low:g} to {high:g}",
+            "Check the units of the columns, and --nics and --gpus; times that do not grow with the size give no rate.",
+        )  # fmt: skip
 
 
 def _digits(value: float) -> float:
