@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, get_args
 
 import typer
 
@@ -12,6 +12,7 @@ from scenario.errors import InputError
 from scenario.file_paths import with_absolute_paths
 from scenario.load import check_scenario, load_scenario, with_changes
 from scenario.models import Scenario
+from scenario.serving_section import PlacementName
 from scenario.workload_section import REPLAYS
 from traffic.readers.trace import detect
 
@@ -21,7 +22,7 @@ Out = Annotated[Path | None, typer.Option("--out", help="folder for the results;
 Seed = Annotated[int | None, typer.Option(help="of every draw and of the ECMP hash", show_default="the scenario's")]
 Gpus = Annotated[int | None, typer.Option(help="number of GPUs", show_default="the scenario's")]
 Requests = Annotated[int | None, typer.Option(help="measured requests per fabric", show_default="the scenario's")]
-Placement = Annotated[str | None, typer.Option(help="round_robin or least_loaded", show_default="the scenario's")]
+Placement = Annotated[str | None, typer.Option(help=", ".join(get_args(PlacementName)), show_default="the scenario's")]
 Trace = Annotated[Path | None, typer.Option(help="replay a window of this trace or folder", show_default=False)]
 TraceFormat = Annotated[str, typer.Option(help=f"auto (by content), {', '.join(REPLAYS)}")]
 Skip = Annotated[int, typer.Option(help="trace rows (or sessions) to leave out at the start")]

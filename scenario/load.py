@@ -88,6 +88,15 @@ def _input_error(error: ValidationError) -> InputError:
         message = message.removeprefix("Value error, ")
         if not location and (named := re.match(r"(\S+) = (\S+) (.*)", message)):
             return InputError(named[1], int(named[2]) if named[2].isdecimal() else named[2], named[3])
+    context = first.get("ctx") or {}
+    listed = context.get("expected_tags") or context.get("expected")  # kinds of a section; values of a setting
+    if listed and first["type"] in ("union_tag_invalid", "literal_error"):
+        choices = re.findall(r"'([^']*)'", str(listed))
+        given = context.get("tag", first.get("input"))
+        near = difflib.get_close_matches(str(given), choices, 1)
+        hint = f"did you mean {near[0]}?" if near else "`zcube schema` describes every setting"
+        name = f"{field}.{context['discriminator'].strip(chr(39))}" if "discriminator" in context else field
+        return InputError(name, given, f"must be one of {', '.join(choices)}", hint)
     message = cut(message[:1].lower() + message[1:])
     return InputError(field, first.get("input"), message, "`zcube schema` lists every setting")
 
