@@ -19,11 +19,11 @@ from emulation import lldp, network
 from emulation.control import Controller, make_plan
 from emulation.netns import entered
 from emulation.network import EmulatedNetwork
-from emulation.sandbox import STATE_DIR
+from emulation.sandbox import STATE_DIR, telling_errors
 from emulation.takeover import ControllerKeeper
 from results.reader import RunFolder
 from results.writer import open_log, write_json
-from scenario.errors import RunError, TestbedError
+from scenario.errors import RunError
 from scenario.models import Scenario
 from scenario.wiring import as_wired
 from topologies.build import build
@@ -182,12 +182,7 @@ def main(argv: list[str]) -> int:
     """Observe for `zcube cabling verify --live`; exit codes of the command line."""
     folder = Path(argv[0])
     print(json.dumps({"phase": "starting controller, switches and hosts"}), flush=True)
-    try:
-        _observe_only(folder, RunFolder(folder).scenario())
-    except TestbedError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
-        return error.exit_code
-    return 0
+    return telling_errors(lambda: _observe_only(folder, RunFolder(folder).scenario()))
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ from controller.plan import load
 from emulation.attach import attach
 from emulation.probe import Settings, pairs_of
 from emulation.probing import Probe, only_probes, probe
-from emulation.sandbox import STATE_DIR
+from emulation.sandbox import STATE_DIR, telling_errors
 from emulation.watch import Watch
 from results.reader import RunFolder
 from results.writer import EventLog
-from scenario.errors import TestbedError
 from topologies.build import build
 from topologies.paths import five_tuple
 from topologies.routes import Failures
@@ -54,12 +53,7 @@ def _main(folder: Path, settings: Settings, down: list[str]) -> None:
 
 def main(argv: list[str]) -> int:
     """Probe as the settings say; the exit status. What went wrong is one message for the caller."""
-    try:
-        _main(Path(argv[0]), Settings.from_json(argv[1]), json.loads(argv[2]))
-    except TestbedError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
-        return error.exit_code
-    return 0
+    return telling_errors(lambda: _main(Path(argv[0]), Settings.from_json(argv[1]), json.loads(argv[2])))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ from emulation.control import Controller
 from emulation.probe import Settings
 from emulation.probing import Probe, only_probes
 from emulation.probing import probe as probe_flow
-from emulation.sandbox import STATE_DIR
+from emulation.sandbox import STATE_DIR, telling_errors
 from emulation.watch import Watch
-from scenario.errors import TestbedError
 from topologies.build import build
 from topologies.fabric import Fabric
 from topologies.paths import QueuePair, five_tuple, queue_pairs
@@ -67,12 +66,7 @@ def probe(settings: Settings, net: network.EmulatedNetwork, pairs: list[QueuePai
 
 def main(argv: list[str]) -> int:
     """Probe as the settings say; the exit status. What went wrong is one message for the caller."""
-    try:
-        _main(argv)
-    except TestbedError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
-        return error.exit_code
-    return 0
+    return telling_errors(lambda: _main(argv))
 
 
 def _main(argv: list[str]) -> None:

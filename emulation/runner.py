@@ -21,7 +21,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
@@ -31,6 +31,7 @@ from emulation.agents import AgentPool
 from emulation.attach import publish
 from emulation.capture import Captures
 from emulation.control import Controller, make_plan
+from emulation.cpu import CpuClock
 from emulation.faults import FaultPlayer
 from emulation.iperf import IperfPlayer, iperf_streams
 from emulation.launch import POLLS_LOG
@@ -77,24 +78,6 @@ class Interrupted(Exception):
 def say(**message: object) -> None:
     """One line of progress."""
     print(json.dumps(message), flush=True)
-
-
-@dataclass
-class CpuClock:
-    """Busy share of all cores since it was made (/proc/stat)."""
-
-    began: list[int] = field(default_factory=lambda: _cpu_times())
-
-    def busy_share(self) -> float:
-        """0 to 1."""
-        spent = [now - then for then, now in zip(self.began, _cpu_times(), strict=True)]
-        total = sum(spent)
-        return 1 - (spent[3] + spent[4]) / total if total else 0.0
-
-
-def _cpu_times() -> list[int]:
-    with open("/proc/stat", encoding="ascii") as file:
-        return [int(value) for value in file.readline().split()[1:9]]
 
 
 class Run:

@@ -7,17 +7,18 @@ with the one before: setpriv's death signal, unshare's `--kill-child`, and a soc
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
-from scenario.errors import MachineError
+from scenario.errors import MachineError, TestbedError
 
 #: tmpfs inside the sandbox; the directory exists wherever Open vSwitch is installed, and is hidden, not changed.
 STATE_DIR = Path("/etc/openvswitch")
@@ -65,6 +66,16 @@ def require_machine() -> None:
             "the kernel or a container refuses new network, mount or PID namespaces",
             "run on a machine or VM where `unshare --net --mount --pid --fork true` works as root",
         )
+
+
+def telling_errors(work: Callable[[], None]) -> int:
+    """Exit status of a process inside a sandbox that does `work`: what goes wrong is one message for the caller."""
+    try:
+        work()
+    except TestbedError as error:
+        print(json.dumps({"error": str(error)}), flush=True)
+        return error.exit_code
+    return 0
 
 
 class Sandbox:

@@ -8,12 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests_root import REPOSITORY, needs_root
+from tests_root import REPOSITORY, in_sandbox, needs_root
 
 pytestmark = [pytest.mark.root, needs_root]
 
 from emulation.cabling import sightings  # noqa: E402
-from emulation.sandbox import Sandbox  # noqa: E402
 from scenario.models import FabricSection  # noqa: E402
 from topologies.build import build  # noqa: E402
 from topologies.cabling_files import observed_from_text, plan_from_text  # noqa: E402
@@ -41,12 +40,7 @@ FAULTS = [
 def observed(tmp_path: Path, fabric: dict[str, object], faults: list[object], *more: str) -> dict[str, object]:
     text = json.dumps({"fabric": fabric, "faults": {"miscable": faults}})
     argv = ["tests/emulated_cabling.py", text, *more]
-    with open(tmp_path / "log", "wb") as log, Sandbox(argv, stderr=log) as sandbox:
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        code = sandbox.wait(10)
-    assert code == 0, (tmp_path / "log").read_text()[-2000:]
-    found: dict[str, object] = json.loads(output)
+    found: dict[str, object] = in_sandbox(tmp_path, *argv)
     return found
 
 

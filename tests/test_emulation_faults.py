@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from tests_root import needs_root
-
-from emulation.sandbox import Sandbox
+from tests_root import in_sandbox, needs_root
 
 pytestmark = [pytest.mark.root, needs_root]
 
@@ -25,15 +22,7 @@ pytestmark = [pytest.mark.root, needs_root]
     ids=["zcube", "roft-udp-spray", "zcube-wide-udp"],
 )
 def test_no_handoff_is_lost_whatever_fails(tmp_path: Path, text: str, sdn: str, transport: str, switches: int) -> None:
-    with (
-        open(tmp_path / "log", "wb") as log,
-        Sandbox(["tests/emulated_faults.py", text, sdn, transport], stderr=log) as sandbox,
-    ):
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        code = sandbox.wait(10)
-    assert code == 0, (tmp_path / "log").read_text()[-4000:]
-    found = json.loads(output)
+    found = in_sandbox(tmp_path, "tests/emulated_faults.py", text, sdn, transport)
     # Each handoff once, with its bytes, by its GPU pair; nothing of any is left at a receiver.
     assert found["wrong"] == [] and found["half_arrived"] == 0
     assert found["faults"] == switches + 16 and found["repairs"] >= 2 * found["faults"]

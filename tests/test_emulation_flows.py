@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from emulated_flows import OPERATIONS, SCALE, SIZE_MB
-from tests_root import REPOSITORY, needs_root
+from tests_root import REPOSITORY, in_sandbox, needs_root
 
-from emulation.sandbox import Sandbox
 from results.reader import RunFolder
 
 pytestmark = [pytest.mark.root, needs_root]
@@ -25,12 +24,7 @@ BUFFER = SIZE_MB * 1e6 * SCALE.byte_factor
     "fabric", ["zcube:gpus=8,gpus_per_server=2,asic_ports=4", "roft:gpus=8,gpus_per_server=2,asic_ports=4"]
 )
 def test_every_operation_sends_what_its_formula_says(tmp_path: Path, fabric: str) -> None:
-    with open(tmp_path / "log", "wb") as log, Sandbox(["tests/emulated_flows.py", fabric], stderr=log) as sandbox:
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        code = sandbox.wait(10)
-    assert code == 0, (tmp_path / "log").read_text()[-2000:]
-    found: dict[str, Any] = json.loads(output)
+    found: dict[str, Any] = in_sandbox(tmp_path, "tests/emulated_flows.py", fabric)
     assert set(found) == set(OPERATIONS)
     for operation, one in found.items():
         assert one["status"] == ["ok"] and one["stages"] == [True] and one["emitted"] == 1, operation

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests_root import REPOSITORY, needs_root
+from tests_root import REPOSITORY, in_sandbox, needs_root
 
 from emulation.mooncake_extra import REMEDY, problem
-from emulation.sandbox import Sandbox
 from results.reader import RunFolder
 
 WHY = problem()
@@ -28,15 +26,7 @@ HANDOFFS = 15
 
 
 def carried(tmp_path: Path, *arguments: str) -> dict[str, Any]:
-    with (
-        open(tmp_path / "log", "wb") as log,
-        Sandbox(["tests/emulated_mooncake.py", *arguments], stderr=log) as sandbox,
-    ):
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        code = sandbox.wait(10)
-    assert code == 0, (tmp_path / "log").read_text()[-2000:]
-    found: dict[str, Any] = json.loads(output)
+    found: dict[str, Any] = in_sandbox(tmp_path, "tests/emulated_mooncake.py", *arguments)
     return found
 
 

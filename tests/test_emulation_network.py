@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests_root import REPOSITORY, needs_root
+from tests_root import REPOSITORY, in_sandbox, needs_root
 
 pytestmark = [pytest.mark.root, needs_root]
 
@@ -23,7 +23,6 @@ from host_state import settled, snapshot  # noqa: E402
 
 from controller.status_socket import NAME as SOCKET_NAME  # noqa: E402
 from controller.status_socket import ask  # noqa: E402
-from emulation.sandbox import Sandbox  # noqa: E402
 from results.reader import RunFolder  # noqa: E402
 
 ZCUBE = [sys.executable, "-m", "cli.main"]
@@ -36,12 +35,7 @@ workload: {kind: coding_agent, requests: 12, warmup_requests: 2, utilisation: 0.
 
 
 def walked(tmp_path: Path, *arguments: str) -> dict[str, object]:
-    with open(tmp_path / "log", "wb") as log, Sandbox(["tests/emulated_paths.py", *arguments], stderr=log) as sandbox:
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        code = sandbox.wait(10)
-    assert code == 0, (tmp_path / "log").read_text()[-2000:]
-    found: dict[str, object] = json.loads(output)
+    found: dict[str, object] = in_sandbox(tmp_path, "tests/emulated_paths.py", *arguments)
     return found
 
 

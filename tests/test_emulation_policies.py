@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests_root import needs_root
-
-from emulation.sandbox import Sandbox
+from tests_root import in_sandbox, needs_root
 
 pytestmark = [pytest.mark.root, needs_root]
 
@@ -18,15 +15,7 @@ ROFT = "roft:gpus=16,asic_ports=8"
 
 
 def served(tmp_path: Path, fabric: str, policy: str, transport: str) -> dict[str, Any]:
-    with (
-        open(tmp_path / "log", "wb") as log,
-        Sandbox(["tests/emulated_policies.py", fabric, policy, transport], stderr=log) as sandbox,
-    ):
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        code = sandbox.wait(10)
-    assert code == 0, (tmp_path / "log").read_text()[-2000:]
-    found: dict[str, Any] = json.loads(output)
+    found: dict[str, Any] = in_sandbox(tmp_path, "tests/emulated_policies.py", fabric, policy, transport)
     assert found["complaints"] == [] and found["verified"] == len(found["handoffs"]) == 6
     for one in found["handoffs"]:
         assert one["off_by"] < 0.02, one

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from tests_root import needs_root
-
-from emulation.sandbox import Sandbox
+from tests_root import in_sandbox, needs_root
 
 pytestmark = [pytest.mark.root, needs_root]
 
@@ -24,15 +21,7 @@ pytestmark = [pytest.mark.root, needs_root]
 def test_failures_are_repaired_and_a_new_controller_touches_nothing(
     tmp_path: Path, text: str, sdn: str, cables: int
 ) -> None:
-    with (
-        open(tmp_path / "log", "wb") as log,
-        Sandbox(["tests/emulated_repair.py", text, sdn], stderr=log) as sandbox,
-    ):
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        code = sandbox.wait(10)
-    assert code == 0, (tmp_path / "log").read_text()[-2000:]
-    found = json.loads(output)
+    found = in_sandbox(tmp_path, "tests/emulated_repair.py", text, sdn)
     assert found["wrong"] == []
     assert found["links_failed"] == cables and found["repairs"] == 2 * cables
     assert set(found["rules_sent"].values()) == {0}

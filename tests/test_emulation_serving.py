@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests_root import needs_root
+from tests_root import in_sandbox, needs_root
 
-from emulation.sandbox import Sandbox
 from scenario.serving_section import PlacementName
 
 pytestmark = [pytest.mark.root, needs_root]
@@ -51,20 +50,13 @@ def two_sessions(folder: Path) -> dict[str, object]:
 @pytest.fixture(scope="module", params=FABRICS)
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("serving")
-    log_path, turns = folder / "log", two_sessions(folder)
+    turns = two_sessions(folder)
     variants = {
         name: {"serving": serving, **({"workload": turns} if name in ("delta", "pool", "modelled") else {})}
         for name, serving in SERVING.items()
     }
-    with (
-        open(log_path, "wb") as log,
-        Sandbox(["tests/emulated_serving.py", FABRICS[request.param], json.dumps(variants)], stderr=log) as sandbox,
-    ):
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        code = sandbox.wait(10)
-    assert code == 0, log_path.read_text()[-2000:]
-    found: dict[str, Any] = json.loads(output)
+    fabric = FABRICS[request.param]
+    found: dict[str, Any] = in_sandbox(folder, "tests/emulated_serving.py", fabric, json.dumps(variants))
     return found
 
 

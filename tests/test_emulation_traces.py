@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests_root import needs_root
+from tests_root import in_sandbox, needs_root
 
-from emulation.sandbox import Sandbox
 from scenario.fabric_spec import section_from_text
 from scenario.models import Scenario
 from scenario.workload_section import REPLAYS
@@ -93,20 +92,11 @@ def generated(folder: Path) -> dict[str, dict[str, object]]:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("traces")
-    log_path = folder / "log"
     variants = {
         name: {"serving": {**SERVING, **({"placement": "recorded"} if name in LOGS else {})}, "workload": workload}
         for name, workload in {**generated(folder), **real()}.items()
     }
-    with (
-        open(log_path, "wb") as log,
-        Sandbox(["tests/emulated_serving.py", FABRIC, json.dumps(variants)], stderr=log) as sandbox,
-    ):
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        code = sandbox.wait(10)
-    assert code == 0, log_path.read_text()[-2000:]
-    found: dict[str, Any] = json.loads(output)
+    found: dict[str, Any] = in_sandbox(folder, "tests/emulated_serving.py", FABRIC, json.dumps(variants))
     return found
 
 
