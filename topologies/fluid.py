@@ -213,10 +213,14 @@ class FluidNetwork:
 
     def rates(self) -> dict[QueuePair, float]:
         """Current rate of each lane that sends, in bytes per second."""
+        return {qp: speed for qp, (_, speed) in self.sending().items()}
+
+    def sending(self) -> dict[QueuePair, tuple[int, float]]:
+        """Queue pair -> (id of the transfer that it sends now, bytes per second); idle ones are left out."""
         self._refresh()
         names = {number: qp for qp, number in self._number.items()}
         return {
-            names[lane]: speed
+            names[lane]: (pool.id, speed)
             for pool in self._heads
             for lane, speed in zip(pool.lanes, pool.speeds, strict=True)
             if speed
