@@ -134,3 +134,13 @@ def test_time_is_conserved_and_the_replay_is_that_of_the_reference(seed: int) ->
     for item in found:
         assert item.done_s - item.start_s == pytest.approx(item.alone_s + item.lost_s(), rel=1e-6, abs=1e-6)
         assert all(row.lost_s >= 0 and row.end_s > row.start_s for row in item.held)
+
+
+def test_what_holds_the_first_of_a_queue_pair_back_holds_back_the_next() -> None:
+    """a sends 1 and then 2 on one queue pair to d, b sends 3 to d as well. 10 B/s: 1 and 3 share for 20 s; then 2, of
+    100 B, is alone. Of the 20 s that 2 waits, half would be the wait behind 1 alone: `sender`; half is the incast."""
+    first = lane("a", "d", "u")
+    other = whole(3, 100, lane("b", "d", "v"))
+    found = by_id(10, (whole(1, 100, first), 0.0), (whole(2, 100, first), 0.0), (other, 0.0))
+    assert found[2].done_s == pytest.approx(30)
+    assert losses(found[2]) == {"sender": pytest.approx(10), "incast": pytest.approx(10), "avoidable": 0}

@@ -347,6 +347,11 @@ def capacities(fabric: Fabric) -> dict[str, float]:
     return {port_name(end): link.gbps * BYTES_PER_S_PER_GBPS for link in fabric.links for end in (link.a, link.b)}
 
 
+def slowed(rates: Mapping[str, float], share_by_port: Mapping[str, float]) -> dict[str, float]:
+    """`rates` by egress port, where some have only a share of theirs left."""
+    return {port: rate * share_by_port.get(port, 1.0) for port, rate in rates.items()}
+
+
 def core_lanes(src_gpu: str, dst_gpu: str, queue_pairs: int = 1) -> tuple[Lane, ...]:
     """Lanes of a GPU pair over an infinite core: one NIC of the full rate at each end, nothing in between."""
     src, dst = End(src_gpu, WHOLE_NIC), End(dst_gpu, WHOLE_NIC)

@@ -5,7 +5,8 @@ Alone on the fabric a transfer of B bytes takes B / R0 seconds. With others it h
 loss goes to the port that is its bottleneck in the max-min sense (Bertsekas & Gallager, Data Networks, 6.5.2: a full
 port on which no flow is faster), and to one of three causes:
 
-* `sender`: the port is the source's own NIC, or the lane waits behind another transfer of its queue pair;
+* `sender`: the port is the source's own NIC, or the lane waits behind another transfer of its queue pair (as far as
+  that one goes at the rate that it has alone: what holds it back holds back those behind it);
 * `incast`: the flows on the port share the *final* port, the one into the destination: no topology removes it;
 * `avoidable`: they part later; another mapping of flows to ports would have let them pass.
 
@@ -22,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from topologies.fluid import FluidNetwork, Lane, Transfer, isolated_s
+from topologies.fluid import Completion, FluidNetwork, Lane, Transfer, isolated_s
 from topologies.maxmin import bottlenecks, max_min_rates
 from topologies.paths import QueuePair
 
@@ -48,7 +49,7 @@ class Account:
     """A replayed transfer: `done_s - start_s` = `alone_s` + the sum of `lost_s` of its `held` rows.
 
     (Under static striping the rows are those of the lane that ended last; where lanes have unequal rates alone, the sum
-    is only near.)
+    is only near.) `lane_bytes` and `lane_done_s` are what each lane carried, and when it was done, in the replay.
     """
 
     transfer: Transfer
@@ -56,6 +57,8 @@ class Account:
     done_s: float
     alone_s: float
     held: tuple[Held, ...]
+    lane_bytes: tuple[float, ...] = ()
+    lane_done_s: tuple[float, ...] = ()
 
     def lost_s(self, cause: Cause | None = None) -> float:
         """Seconds lost to one cause, or to all."""
@@ -120,7 +123,7 @@ def account(capacities: Mapping[str, float], starts: Iterable[tuple[Transfer, fl
             _book(capacities, network.sending(), running, now_s, next_s)
         now_s = max(now_s, next_s)
         for end in network.advance(now_s):
-            found.append(_finished(running.pop(end.transfer.transfer_id), end.done_s, end.lane_done_s))
+            found.append(_finished(running.pop(end.transfer.transfer_id), end))
         while at < len(waiting) and waiting[at][1] <= now_s:
             transfer, submitted_s = waiting[at]
             network.start(transfer, now_s)
@@ -180,13 +183,17 @@ def _book(
             if weights[place] <= _NOTHING_LOST:
                 continue
             lost_s = weights[place] * elapsed
-            rows = item.rows[place]
-            if not speeds[place]:
-                _add(rows, ports_of(lane)[0], "sender", start_s, end_s, lost_s)
+            rows, ports = item.rows[place], ports_of(lane)
+            alone, rate = item.alone_rates[place], speeds[place]
+            if not rate:  # behind another transfer of its queue pair, which has the same path
+                rate = now[place][1]
+                own = min(1.0, rate / alone)
+                _add(rows, ports[0], "sender", start_s, end_s, lost_s * own)
+                lost_s *= 1 - own
+            if lost_s <= 0 or not rate:
                 continue
-            port = _where(ports_of(lane), narrow[lane.qp], on_port)
-            by_incast = _incast_share(ports_of(lane), port, on_port[port], capacities[port], item.alone_rates[place],
-                                      speeds[place])  # fmt: skip
+            port = _where(ports, narrow[lane.qp], on_port)
+            by_incast = _incast_share(ports, port, on_port[port], capacities[port], alone, rate)
             if by_incast is None:
                 _add(rows, port, "sender", start_s, end_s, lost_s)
                 continue
@@ -227,13 +234,13 @@ def _add(rows: list[_Row], port: str, cause: Cause, start_s: float, end_s: float
     rows.append(_Row(port, cause, start_s, end_s, lost_s))
 
 
-def _finished(item: _Running, done_s: float, lane_done_s: tuple[float, ...]) -> Account:
+def _finished(item: _Running, end: Completion) -> Account:
     """Under static striping the transfer's time is that of its last lane, so only that one's losses count."""
     lanes = item.rows
     if not item.adaptive:
-        lanes = [item.rows[max(range(len(lane_done_s)), key=lambda n: (lane_done_s[n], -n))]]
+        lanes = [item.rows[max(range(len(item.rows)), key=lambda n: (end.lane_done_s[n], -n))]]
     number = item.transfer.transfer_id
     held = tuple(
         Held(number, row.port, row.cause, row.start_s, row.end_s, row.lost_s) for rows in lanes for row in rows
     )
-    return Account(item.transfer, item.start_s, done_s, item.alone_s, held)
+    return Account(item.transfer, item.start_s, end.done_s, item.alone_s, held, end.lane_bytes, end.lane_done_s)
