@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 import typer
 from rich.console import Console
-from tests_root import REPOSITORY, needs_root
+from tests_root import REPOSITORY, in_sandbox, needs_root
 from typer.testing import CliRunner
 
 import emulation.probe
 from cli import fabric_probe
 from emulation.probe import Settings, check, pairs_of
-from emulation.sandbox import Sandbox
 from scenario.errors import InputError
 from scenario.fabric_spec import fabric_from_text, section_from_text
 from scenario.models import Scenario
@@ -50,6 +49,10 @@ COMMANDS = {
 }
 
 
+#: One worker brings the fabrics up for all of them.
+PROBED = pytest.mark.xdist_group("probed")
+
+
 @pytest.fixture(scope="module")
 def probed() -> dict[str, dict[str, Any]]:
     """What each command printed. They run side by side: sandboxes do not see each other."""
@@ -70,6 +73,7 @@ def probed() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.root
 @needs_root
+@PROBED
 def test_zcube_sends_both_port_pairs_over_the_only_path(probed: dict[str, dict[str, Any]]) -> None:
     fabric = fabric_from_text(ZCUBE)
     assert probed["zcube"]["equal"]
@@ -80,6 +84,7 @@ def test_zcube_sends_both_port_pairs_over_the_only_path(probed: dict[str, dict[s
 
 @pytest.mark.root
 @needs_root
+@PROBED
 def test_the_seed_decides_the_path_and_the_same_seed_the_same(probed: dict[str, dict[str, Any]]) -> None:
     ways = {}
     for name in ("one", "again", "other"):
@@ -92,6 +97,7 @@ def test_the_seed_decides_the_path_and_the_same_seed_the_same(probed: dict[str, 
 
 @pytest.mark.root
 @needs_root
+@PROBED
 def test_a_flow_that_nobody_planned_goes_where_the_switch_hashes_it(probed: dict[str, dict[str, Any]]) -> None:
     (one,) = probed["unplanned"]["probes"]
     assert one["planned"] is None and one["qp"] is None and one["five_tuple"]["src_port"] == 45_678
@@ -107,11 +113,7 @@ def test_one_wrong_rule_is_seen_where_it_is(tmp_path: Path) -> None:
     to_all = "priority=65000,ip,nw_dst=198.18.0.0/16,actions="
     settings = Settings(section_from_text(ROFT).model_dump(), "gpu1", "gpu6")
     arguments = ["tests/emulated_probe.py", settings.to_json(), up["node"], f"{to_all}output:{wrong}", f"{to_all}drop"]
-    with open(tmp_path / "log", "wb") as log, Sandbox(arguments, stderr=log) as sandbox:
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        assert sandbox.wait(10) == 0, (tmp_path / "log").read_text()[-2000:]
-    elsewhere, dropped = json.loads(output)
+    elsewhere, dropped = in_sandbox(tmp_path, *arguments)
     for found in (elsewhere, dropped):
         assert not found["equal"] and found["probes"][0]["planned"] == planned(1)
     assert elsewhere["probes"][0]["observed"][1] == {"node": "leaf1", "port": wrong}

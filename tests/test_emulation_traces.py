@@ -18,7 +18,7 @@ from scenario.workload_section import REPLAYS
 from traffic import bench
 from traffic.layout import roles
 
-pytestmark = [pytest.mark.root, needs_root]
+pytestmark = [pytest.mark.root, needs_root, pytest.mark.xdist_group("traces")]
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 FABRIC = "zcube:gpus=16,asic_ports=4"
@@ -96,7 +96,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         name: {"serving": {**SERVING, **({"placement": "recorded"} if name in LOGS else {})}, "workload": workload}
         for name, workload in {**generated(folder), **real()}.items()
     }
-    found: dict[str, Any] = in_sandbox(folder, "tests/emulated_serving.py", FABRIC, json.dumps(variants))
+    found: dict[str, Any] = in_sandbox(folder, "tests/emulated_serving.py", FABRIC, json.dumps(variants), "0.2")
     return found
 
 
