@@ -28,7 +28,7 @@ test:  ## set-up with the test tools, then all checks and all tests (those marke
 	@bash vagrant/setup.sh --dev
 	@$(MAKE) --no-print-directory lint
 	$(PYTEST) -m "not root" -n auto --dist worksteal
-	$(PYTEST) -m "root and not alone" -n 4 --dist loadgroup --no-loadscope-reorder $(ROOT_TESTS)
+	$(PYTEST) -m "root and not alone" -n 4 --dist loadscope --no-loadscope-reorder $(ROOT_TESTS)
 	$(PYTEST) -m "root and alone" $(ROOT_TESTS)
 
 test-deep:  ## the same with the tests that are left out as others cover them, and more examples of each property

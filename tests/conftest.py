@@ -8,6 +8,9 @@ from hypothesis import settings
 #: Parts of the names of tests that take longest: they begin first, or one worker would end long after the others.
 LONGEST = ("emulation_traces", "emulation_serving", "small_comparison", "emulation_faults", "emulation_repair")
 
+#: Files of which the tests share what a fixture brings up: one worker runs all of them. Other tests go one by one.
+SHARING = ("test_emulation_traces.py", "test_emulation_serving.py", "test_emulation_probe.py")
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--deep", action="store_true", help="the tests marked deep too, and more examples of a property")
@@ -17,6 +20,27 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.register_profile("shallow", max_examples=40, deadline=None)
     settings.register_profile("deep", max_examples=200, deadline=None)
     settings.load_profile("deep" if config.getoption("deep") else "shallow")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """With `--dist loadscope`. (The marks of `--dist loadgroup` have no effect in all versions of pytest.)"""
+    if config.getvalue("dist") != "loadscope":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class BySharing(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return file if file.endswith(SHARING) else nodeid
+
+    return BySharing(config, log)
+
+
+@pytest.fixture(scope="session")
+def deep(request: pytest.FixtureRequest) -> bool:
+    """Whether a test may take its time."""
+    return bool(request.config.getoption("deep"))
 
 
 def _place(item: pytest.Item) -> int:

@@ -49,10 +49,6 @@ COMMANDS = {
 }
 
 
-#: One worker brings the fabrics up for all of them.
-PROBED = pytest.mark.xdist_group("probed")
-
-
 @pytest.fixture(scope="module")
 def probed() -> dict[str, dict[str, Any]]:
     """What each command printed. They run side by side: sandboxes do not see each other."""
@@ -73,7 +69,6 @@ def probed() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.root
 @needs_root
-@PROBED
 def test_zcube_sends_both_port_pairs_over_the_only_path(probed: dict[str, dict[str, Any]]) -> None:
     fabric = fabric_from_text(ZCUBE)
     assert probed["zcube"]["equal"]
@@ -84,7 +79,6 @@ def test_zcube_sends_both_port_pairs_over_the_only_path(probed: dict[str, dict[s
 
 @pytest.mark.root
 @needs_root
-@PROBED
 def test_the_seed_decides_the_path_and_the_same_seed_the_same(probed: dict[str, dict[str, Any]]) -> None:
     ways = {}
     for name in ("one", "again", "other"):
@@ -97,7 +91,6 @@ def test_the_seed_decides_the_path_and_the_same_seed_the_same(probed: dict[str, 
 
 @pytest.mark.root
 @needs_root
-@PROBED
 def test_a_flow_that_nobody_planned_goes_where_the_switch_hashes_it(probed: dict[str, dict[str, Any]]) -> None:
     (one,) = probed["unplanned"]["probes"]
     assert one["planned"] is None and one["qp"] is None and one["five_tuple"]["src_port"] == 45_678

@@ -11,7 +11,7 @@ from tests_root import in_sandbox, needs_root
 
 from scenario.serving_section import PlacementName
 
-pytestmark = [pytest.mark.root, needs_root, pytest.mark.xdist_group("serving")]
+pytestmark = [pytest.mark.root, needs_root]
 
 NIC_MAPS = ("first", "round_robin", "stripe:2", "nic0=nic1,nic2")
 SERVING: dict[str, dict[str, object]] = {

@@ -18,7 +18,7 @@ from scenario.workload_section import REPLAYS
 from traffic import bench
 from traffic.layout import roles
 
-pytestmark = [pytest.mark.root, needs_root, pytest.mark.xdist_group("traces")]
+pytestmark = [pytest.mark.root, needs_root]
 
 TRACES = Path(__file__).resolve().parents[2] / "shared" / "traces"
 FABRIC = "zcube:gpus=16,asic_ports=4"
