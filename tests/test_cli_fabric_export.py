@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import test_cli
 from export_fabrics import same_index_zcube
-from test_cli import one_message
+from zcube_command import one_message, zcube_process
 
 from cli.main import main
 
@@ -172,7 +171,7 @@ def test_a_place_without_permission(tmp_path: Path) -> None:
         if parent != Path("/tmp"):
             parent.chmod(0o755)
     arguments = ("fabric", "export", ZCUBE, "--format", "dot", "--out", str(tmp_path / "x.dot"))
-    made = test_cli.zcube(*arguments, user=65534)
+    made = zcube_process(*arguments, user=65534)
     if "No module named" in made.stderr or "No such command" in made.stderr:  # or only another copy of it
         pytest.skip("the other user cannot read this environment")
     one_message(made, 2, "Permission denied")
