@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import zcube_command
 from export_fabrics import same_index_zcube
 from zcube_command import one_message, zcube_process
 
@@ -41,7 +42,7 @@ def zcube(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("verb", ["fabric draw", "fabric export", "fabric import"])
 def test_help_fits_one_screen_and_shows_an_example(verb: str) -> None:
-    result = test_cli.zcube(*verb.split(), "--help")
+    result = zcube_command.zcube(*verb.split(), "--help")
     assert result.returncode == 0 and "Example" in result.stdout
     assert len(result.stdout.splitlines()) <= 50
 
