@@ -12,7 +12,6 @@ import gc
 import json
 import math
 import os
-import select
 import signal
 import statistics
 import subprocess
@@ -36,6 +35,7 @@ from emulation.faults import FaultPlayer
 from emulation.iperf import IperfPlayer, iperf_streams
 from emulation.launch import POLLS_LOG
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
+from emulation.liveness import Liveness
 from emulation.losses import Losses
 from emulation.mooncake import MooncakePool
 from emulation.network import EmulatedNetwork
@@ -243,14 +243,6 @@ class Run:
             self.lone_ideal_s = ideal
         return found
 
-    def _check_alive(self, daemons: Mapping[str, int], sampler: SamplerProcess) -> None:
-        """Raise RunError when a switch or the sampler has ended: the run would go on, and be wrong."""
-        ended, _, _ = select.select(list(daemons.values()), [], [], 0)
-        for name, pidfd in daemons.items():
-            if pidfd in ended:
-                raise RunError(f"the Open vSwitch daemon of {name} ended while serving")
-        sampler.check()
-
     def _resolved(self, model_bytes: int) -> bool:
         """Whether a handoff is long enough to be compared: one of a few frames is latency and little else."""
         frames = self.scale.resolution_frames(model_bytes, self.demand.queue_pairs_per_transfer)
@@ -286,7 +278,8 @@ class Run:
             loop.poll_s = 0.02
         shown = time.monotonic()
 
-        daemons = {switch.name: os.pidfd_open(switch.daemon_pid) for switch in net.switches}
+        watched = {f"the Open vSwitch daemon of {switch.name}": switch.daemon_pid for switch in net.switches}
+        liveness = Liveness({**watched, **pool.process_ids, "the sampler": sampler.process.pid})
         self.faults = FaultPlayer(
             net, self.scenario.faults, controller.status_path, self.events.write, start_ns, self.scale.dilation
         )
@@ -298,10 +291,12 @@ class Run:
             keeper.step()
             if time.monotonic() - shown >= 0.5:
                 shown = time.monotonic()
-                self._check_alive(daemons, sampler)
+                sampler.check()
+                liveness.check()
                 say(phase="serving", done=now.first_tokens, of=self.source.count)
 
         loop.run(lambda: self.stop_asked, progress)
+        liveness.close()
         cpu_share = cpu.busy_share()
         agents = self._statistics(pool)
         self.background = iperf.finish()
