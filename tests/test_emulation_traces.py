@@ -96,7 +96,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         name: {"serving": {**SERVING, **({"placement": "recorded"} if name in LOGS else {})}, "workload": workload}
         for name, workload in {**generated(folder), **real()}.items()
     }
-    found: dict[str, Any] = in_sandbox(folder, "tests/emulated_serving.py", FABRIC, json.dumps(variants))
+    found: dict[str, Any] = in_sandbox(folder, "tests/emulated_serving.py", FABRIC, json.dumps(variants), "0.2")
     return found
 
 

@@ -8,8 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from test_traffic_driver import Driver, FixedSource, drive, req, small
 
 from scenario.errors import InputError
@@ -317,7 +318,7 @@ def test_tenants_are_drawn_by_session_and_bring_their_objectives() -> None:
 # Whatever comes
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 900), st.integers(1, 30), st.floats(0, 2)), min_size=1, max_size=12),
     shape=st.sampled_from(SHAPES),
