@@ -25,7 +25,9 @@ def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
     else:
         kinds = sorted({_TRANSPORTS[arm.scenario.transport.kind] for arm in runs if not arm.simulated})
         verb = "stands" if len(kinds) == 1 else "stand"
-        transport = f"{' and '.join(kinds)} {verb} for RDMA: no PFC, no ECN marks, no RDMA NIC."
+        marking = any(arm.scenario.flow_control.ecn != "off" for arm in runs if not arm.simulated)
+        marks = "ECN marks for TCP in place of CNPs" if marking else "no ECN marks"
+        transport = f"{' and '.join(kinds)} {verb} for RDMA: no PFC, {marks}, no RDMA NIC."
         emulated = short(gbps * scale.rate_factor * 1e3)
         scaled = (
             f"Ports run scaled down: {emulated} Mb/s stands for {gbps:g} Gb/s, and one model second took "
@@ -82,6 +84,12 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
             "Under ecmp_ovs the switches' own hash picks paths: they are observed (first packet of each connection),"
             " and another run of the same seed may have others."
         )
+    emulated = [arm for arm in runs if not arm.simulated]
+    asked = [(arm.scenario.transport.congestion_control, arm.scenario.flow_control.ecn) for arm in emulated]
+    if ("dctcp", "off") in asked:
+        found.append("An arm runs dctcp without marks (flow_control.ecn: off): it is much as reno then.")
+    if any(arm.scenario.flow_control.ecn != "off" for arm in runs if arm.simulated):
+        found.append("A simulated arm asks for ECN marks: the simulation has no queues to mark by, and none were set.")
     sprayed = {arm.scenario.transport.kind for arm in runs if arm.scenario.policy == "spray"}
     if "udp" in sprayed:
         found.append(

@@ -133,6 +133,7 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
     )
     row("Queue pairs", run(_queue_pairs), True)
     row("Congestion control", run(lambda a: str(_meta(a, "congestion_control"))), True)
+    row("ECN marks by switches", run(_ecn), True, "RED on the average queue of each switch port")
     row(
         "In-flight cap, frames",
         run(lambda a: str(_meta(a, "inflight_cap_frames"))),
@@ -268,6 +269,16 @@ def _machine(arm: ArmResult) -> str:
         for name, value in zip(names, known, strict=True)
     ]
     return ", ".join(n.format(v) for n, v in zip(names, known, strict=True) if v is not None) or NONE
+
+
+def _ecn(arm: ArmResult) -> str:
+    settings = arm.scenario.flow_control
+    if settings.ecn == "off":
+        return "off"
+    if arm.simulated:
+        return "off (not simulated)"
+    low, high, share = settings.ecn_min_frames, settings.ecn_max_frames, settings.ecn_probability
+    return f"{settings.ecn}, {low} to {high} frames, probability {share:g}"
 
 
 def _queue_limits(arm: ArmResult) -> str:

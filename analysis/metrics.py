@@ -35,6 +35,8 @@
 * `fabric_roles`, `fabric_tiers`: per kind of port, `load_busiest` and `load_mean` (share of the configured
   rate), and backlog.
 
+* `ecn_*`: congestion marks, where `flow_control.ecn` is red: `analysis.ecn`.
+
 **Without serving** (collectives, matrices, recorded transfers): `analysis.flows` has the metrics.
 
 **Intervals**: 95 %, cluster bootstrap over sessions (`analysis/stats.py` says what they do not cover).
@@ -54,6 +56,7 @@ from analysis import flows as fl
 from analysis import requests as rq
 from analysis import service
 from analysis import transfers as tr
+from analysis.ecn import ecn_figures
 from analysis.ports import ROLES, PortFigures, port_figures, tier_table
 from analysis.stats import LEVEL, PERCENTILES, RESAMPLES, bootstrap, describe, weighted_percentiles
 from results.reader import RunFolder, Scale, Window
@@ -73,6 +76,7 @@ class RunData:
     scale: Scale
     window: Window
     gpus: pd.DataFrame = field(default_factory=pd.DataFrame)
+    ecn: dict[str, Any] = field(default_factory=dict)
 
 
 def load(run: RunFolder, max_bins: int = 1000) -> RunData:
@@ -89,7 +93,7 @@ def load(run: RunFolder, max_bins: int = 1000) -> RunData:
     else:
         transfers = run.transfers(tr.COLUMNS)
     gpus = run.gpus() if run.has("gpus.parquet") else pd.DataFrame()
-    return RunData(run.requests(), transfers, ports, run.scale(), run.window(), gpus)
+    return RunData(run.requests(), transfers, ports, run.scale(), run.window(), gpus, ecn_figures(run))
 
 
 def summarise(run_folder: RunFolder, seed: int | None = None, resamples: int = RESAMPLES) -> dict[str, Any]:
@@ -232,7 +236,7 @@ def _transfers(
 def _fabric(data: RunData) -> dict[str, Any]:
     base = ("peak_frames", "mean_frames", "total_mean_frames", "peak_bytes", "mean_bytes", "total_mean_bytes")
     found: dict[str, Any] = {f"fabric_backlog_{name}": float("nan") for name in base}
-    found |= {"fabric_model_bytes_per_frame": data.scale.model_bytes_per_frame}
+    found |= {"fabric_model_bytes_per_frame": data.scale.model_bytes_per_frame} | data.ecn
     if data.ports is None:
         return found | {
             "fabric_switch_ports": 0,

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from analysis.arms import ArmResult
 from analysis.formats import NONE, change, data_size, number, percent
-from analysis.ports import ROLES
+from analysis.ports import ROLES, tier_rank
 from analysis.stats import P99_MIN_COUNT, Interval
 
 Style = Literal["number", "percent", "count", "bytes"]
@@ -111,4 +111,9 @@ def result_rows(arms: Sequence[ArmResult]) -> tuple[ResultRow, ...]:
         row("Fabric", f"fabric_roles/{role}/load_busiest", f"Load {role}, busiest", "", "percent")
         row("Fabric", f"fabric_roles/{role}/load_mean", f"Load {role}, mean", "", "percent")
     row("Fabric", "fabric_drops", "Packets dropped at egress", "", "count")
+    row("Fabric", "ecn_marked_packets", "Packets marked by switches (ECN)", "", "count")
+    row("Fabric", "ecn_marked_share", "Packets marked, of those sent", "", "percent")
+    for tier in sorted({str(t) for arm in arms for t in arm.summary.get("ecn_tiers", ())}, key=tier_rank):
+        row("Fabric", f"ecn_tiers/{tier}/share", f"Packets marked {tier}, of those sent", "", "percent")
+    row("Fabric", "ecn_delivered_ce", "Segments acknowledged as marked (TCP's analogue of CNPs)", "", "count")
     return tuple(rows)

@@ -20,10 +20,12 @@ from cli import options
 from cli.app import err, out, print_json
 from cli.fault_times import warn_of_late_faults
 from cli.progress import RunProgress
+from emulation.capability import require_flow_control
 from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
 from emulation.mooncake_extra import require_transport
+from emulation.red import check_thresholds
 from emulation.sandbox import require_machine
 from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
 from results.reader import RunFolder
@@ -33,6 +35,7 @@ from scenario.errors import InputError
 from scenario.models import Scenario
 from scenario.scale import HEADER_BYTES
 from simulation.run import simulate, write_run
+from topologies.build import build
 from traffic.offered import offered
 from traffic.sources import make_source
 
@@ -95,8 +98,11 @@ def compare(
         plans.append(arms(options.scenario_with_options(options.EXPERIMENTS / "same-rail.yaml", seed=seed), labels[:2]))
     for plan in plans:
         resolve(plan, TYPICAL_BUDGET_HOPS_PER_S)  # whatever does not fit is said before anything starts
+        for each in plan.values():
+            check_thresholds(each, build(each.fabric))
     require_machine()
     require_transport(base)
+    require_flow_control(base)
     if too_much := offered(base, make_source(base)).sentence():
         err.print(f"Note: {too_much}", highlight=False, markup=False)
     folder = out_folder or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")

@@ -18,11 +18,13 @@ from cli.app import err, out, print_json
 from cli.fault_times import warn_of_late_faults
 from cli.find_rate import find_rate as find_serviceable
 from cli.progress import RunProgress
+from emulation.capability import require_flow_control
 from emulation.capture import check_ports
 from emulation.launch import MACHINE_CHECK, interrupted, require_new_folder
 from emulation.launch import run as run_emulation
 from emulation.machine import measure
 from emulation.mooncake_extra import require_transport
+from emulation.red import check_thresholds
 from emulation.sandbox import require_machine
 from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
 from results.reader import RunFolder
@@ -88,9 +90,12 @@ def run(
     if slo_ttft_ms is not None:
         settings = with_changes(settings, {"serving": {"slo_ttft_ms": slo_ttft_ms}})
     resolve({settings.name: settings}, TYPICAL_BUDGET_HOPS_PER_S)
-    check_ports(build(settings.fabric), pcap or [])
+    fabric = build(settings.fabric)
+    check_ports(fabric, pcap or [])
+    check_thresholds(settings, fabric)
     require_machine()
     require_transport(settings)
+    require_flow_control(settings)
     folder = out_folder or Path("runs") / f"{settings.name}-{datetime.now():%Y%m%d-%H%M%S}"
     require_new_folder(folder)
     if find_rate:

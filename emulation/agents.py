@@ -413,6 +413,14 @@ class AgentPool:
             open_ids -= {done.transfer_id for done in self.poll(0.1)}
         self.verified -= len(lanes)
 
+    def answer_to(self, name: str, question: str, **message: object) -> dict[str, Any]:
+        """The report that answers an order of the same name. Reports of handoffs that come meanwhile are lost."""
+        self._order(name, op=question, **message)
+        while (answer := self._answer(name))["ev"] != question:
+            if answer["ev"] == "corrupt":
+                self._complain(name, answer)
+        return answer
+
     def statistics(self, patience_s: float | None = None) -> dict[str, float]:
         """Packets sent again, those that came twice (known of UDP only), CPU seconds and handoffs half arrived, summed
         over agents.
@@ -426,10 +434,7 @@ class AgentPool:
         totals = {"retransmits": 0.0, "duplicates": 0.0, "half_arrived": 0.0}
         cpu_s: dict[object, tuple[float, float]] = {}  # by process: all, in the kernel
         for name in self.sockets:
-            self._order(name, op="stats")
-            while (message := self._answer(name))["ev"] != "stats":
-                if message["ev"] == "corrupt":
-                    self._complain(name, message)
+            message = self.answer_to(name, "stats")
             for key in totals:
                 totals[key] += float(str(message.get(key, 0)))
             cpu_s[message["pid"]] = float(str(message["cpu_s"])), float(str(message["kernel_s"]))

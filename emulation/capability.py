@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from emulation import mooncake_extra
 from emulation.sandbox import REQUIRED_TOOLS, tool
+from scenario.errors import MachineError
+from scenario.models import Scenario
 
 _SETUP = "bash vagrant/setup.sh"
+_VM = "use the virtual machine: cd vagrant && vagrant up"
+_RED = ("limit", "400000", "min", "30000", "max", "90000", "avpkt", "9000", "burst", "6", "ecn", "nodrop")
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,10 @@ def probe() -> list[Capability]:
     found.append(
         Capability("reno", "reno" in congestion, True, " ".join(congestion), "no transport", "modprobe tcp_reno")
     )
-    vm = "use the virtual machine: cd vagrant && vagrant up"
-    found.append(_qdisc("tbf", ["rate", "10mbit", "burst", "18000", "limit", "100000"], True, "no shaping", vm))
-    found.append(_qdisc("netem", ["delay", "1ms"], False, "no added delay or random loss", vm))
-    red = ["limit", "400000", "min", "30000", "max", "90000", "avpkt", "9000", "burst", "6", "ecn"]
-    found.append(_qdisc("red", red, False, "no ECN marking", vm))
-    found.append(Capability("dctcp", "dctcp" in congestion, False, "", "no DCTCP transport", vm))
+    found.append(_qdisc("tbf", ["rate", "10mbit", "burst", "18000", "limit", "100000"], True, "no shaping", _VM))
+    found.append(_qdisc("netem", ["delay", "1ms"], False, "no added delay or random loss", _VM))
+    found.append(_qdisc("red", list(_RED), False, "no flow_control.ecn: red", _VM))
+    found.append(_dctcp())
     why = mooncake_extra.problem()
     found.append(
         Capability(
@@ -55,10 +58,36 @@ def probe() -> list[Capability]:
     found.append(
         Capability(
             "openvswitch kernel datapath", module, False, "loaded" if module else "not loaded",
-            "userspace datapath: about a quarter of the packet budget", vm,
+            "userspace datapath: about a quarter of the packet budget", _VM,
         )
     )  # fmt: skip
     return found
+
+
+def require_flow_control(scenario: Scenario) -> None:
+    """Raises MachineError when the kernel lacks what the scenario's marks and its congestion control need."""
+    needed = []
+    if scenario.flow_control.ecn == "red":
+        needed.append(("flow_control.ecn: red", _qdisc("red", list(_RED), True, "", _VM), "flow_control.ecn: off"))
+    if scenario.transport.kind == "tcp" and scenario.transport.congestion_control == "dctcp":
+        needed.append(("transport.congestion_control: dctcp", _dctcp(), "transport.congestion_control: reno"))
+    lacking = [(setting, item, without) for setting, item, without in needed if not item.ok]
+    if lacking:
+        text = "; ".join(f"{setting} needs {item.name}, {item.found}" for setting, item, _ in lacking)
+        raise MachineError(text, f"{_VM}    # or without it: {', '.join(without for *_, without in lacking)}")
+
+
+def _dctcp() -> Capability:
+    """Asked of a socket: the kernel loads the module then, if there is one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"dctcp")
+            why = ""
+        except PermissionError:
+            why = "not tried without root"
+        except OSError:
+            why = "not in this kernel"
+    return Capability("dctcp", not why, False, why or "works", "no congestion_control: dctcp", _VM)
 
 
 def _namespaces() -> Capability:

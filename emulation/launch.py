@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.status_socket import NAME as SOCKET_NAME
+from emulation.capability import require_flow_control
 from emulation.mooncake_extra import require_transport
 from emulation.sandbox import Sandbox, require_machine
 from results.writer import create_folder, open_log, write_yaml
@@ -63,6 +64,7 @@ def run(
     """
     require_machine()
     require_transport(scenario)
+    require_flow_control(scenario)
     new_run_folder(folder, scenario)
     began = time.monotonic()
     argv = ["-m", "emulation.runner", str(folder.resolve()), repr(budget_hops_per_s), *captured]

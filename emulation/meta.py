@@ -10,8 +10,10 @@ from importlib import metadata
 from pathlib import Path
 
 from emulation import mooncake, mooncake_extra
+from emulation.marks import ECN_SYSCTLS
 from emulation.netns import read_sysctls
 from emulation.network import HOST_SYSCTLS, OFFLOADS_OFF, EmulatedNetwork
+from emulation.red import red_of
 from results.schema import SCHEMA_VERSION
 from scenario.identity import scenario_sha256, workload_sha256
 from scenario.models import Scenario
@@ -55,6 +57,7 @@ def collect(
         "transport": scenario.transport.kind,
         "mooncake_version": mooncake_extra.version() if scenario.transport.kind == "mooncake" else None,
         "congestion_control": "swift" if scenario.transport.kind == "udp" else scenario.transport.congestion_control,
+        **_marking(scenario, network),
         "inflight_cap_frames": scenario.transport.inflight_cap_frames,
         "queue_limit_frames": {
             "nic": network.queue_limit_frames(some_gpu.name),
@@ -71,6 +74,21 @@ def collect(
         "t0_monotonic_s": start_ns / 1e9,
         "window": {"t_start_s": window_s[0], "t_end_s": window_s[1]},
         "bringup_wall_s": dict(network.bringup_wall_s),
+    }
+
+
+def _marking(scenario: Scenario, network: EmulatedNetwork) -> dict[str, object]:
+    """What flow control was in force; nothing where there is none."""
+    if scenario.flow_control.ecn == "off":
+        return {}
+    some_switch = network.fabric.switches[0]
+    shape = network.shapes[network.node_pid(some_switch.name)][-1]
+    return {
+        "flow_control": {
+            **scenario.flow_control.model_dump(mode="json"),
+            "switch": str(red_of(shape, scenario.flow_control, network.rates.frame_bytes)),
+            **read_sysctls(network.node_pid(network.fabric.gpus[0].name), sorted(ECN_SYSCTLS)),
+        }
     }
 
 

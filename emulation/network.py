@@ -105,7 +105,7 @@ class EmulatedNetwork:
     def queue_limit_frames(self, node: str) -> int:
         """Frames in one port's queue: a switch shares its ASIC's buffer evenly; a NIC has as much as one port."""
         switch = self.fabric.switch_by_name.get(node) or self.fabric.switches[0]
-        return max(16, self.rates.asic_buffer_frames // len(switch.ports))
+        return shaping.queue_limit_frames(self.rates.asic_buffer_frames, len(switch.ports))
 
 
 def build(fabric: Fabric, rates: EmulatedRates) -> EmulatedNetwork:

@@ -37,6 +37,7 @@ from emulation.launch import POLLS_LOG
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
 from emulation.liveness import Liveness
 from emulation.losses import Losses
+from emulation.marks import Marks, turn_on
 from emulation.mooncake import MooncakePool
 from emulation.network import EmulatedNetwork
 from emulation.sampling import SamplerProcess, rates_hz, sample_hz
@@ -142,6 +143,7 @@ class Run:
         net, controller, keeper = self._bring_up()
         self._step("checking every link")
         rates, again = check_links(net, self.rounds)
+        turn_on(net, self.scenario.flow_control)
         # Engine and agents are small and must be prompt; what is started from here on inherits it.
         os.setpriority(os.PRIO_PROCESS, 0, -15)
         self._step("opening queue pairs")
@@ -261,6 +263,7 @@ class Run:
             hz = {name: max(hz.values()) if name in self.fabric.switch_by_name else each for name, each in hz.items()}
         sampler = SamplerProcess(net, hz, self.folder / "ports.parquet", self.scale, self._log("sampler"))
         losses = Losses(net, pool.statistics())
+        self.marks = Marks(net, pool) if self.scenario.flow_control.ecn == "red" else None
         captures = Captures(net, self.captured, self.folder / "pcap")
         iperf = IperfPlayer(net, self.iperf_streams, self.scale)
         if self.polls:
@@ -299,6 +302,8 @@ class Run:
         liveness.close()
         cpu_share = cpu.busy_share()
         agents = self._statistics(pool)
+        if self.marks:
+            self.marks.finish(at_once=self.stop_asked)
         self.background = iperf.finish()
         if isinstance(self.engine, WithBackground):
             self.background += self.engine.account()
@@ -342,6 +347,8 @@ class Run:
         sent = list(loop.transfers.values())
         history = transfers.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
+        if self.marks:
+            self.marks.write(self.folder)
         write_table(self.folder / "gpus.parquet", GPUS, self.engine.gpu_states)
         if self.polls:
             openflow_polls.write_tables(self.polls.log, self.folder, self.fabric, self.scale, loop.start_ns)

@@ -28,6 +28,11 @@ def port_shape(interface: str, rate_bps: float, frame_bytes: int, queue_limit_fr
     return PortShape(interface, round(rate_bps), 2 * frame_bytes, queue_limit_frames * frame_bytes)
 
 
+def queue_limit_frames(asic_buffer_frames: int, ports: int) -> int:
+    """Frames in one port's queue where a switch of so many ports shares its ASIC's buffer evenly."""
+    return max(16, asic_buffer_frames // ports)
+
+
 def tc_line(shape: PortShape) -> str:
     """One line for `tc -batch`."""
     return (

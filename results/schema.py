@@ -161,6 +161,32 @@ OF_GROUPS = pa.schema(
 
 GPUS = pa.schema([("gpu", pa.string()), ("t_s", pa.float64()), ("state", pa.string())])
 
+#: What each switch port did with packets while serving, where flow_control.ecn is red: the RED's counters, grown.
+ECN_PORTS = pa.schema(
+    [
+        ("node", pa.string()),
+        ("port", pa.int32()),
+        ("packets", pa.int64()),  # sent
+        ("marked", pa.int64()),  # sent on with a congestion mark; again at each port that would have marked
+        ("early", pa.int64()),  # dropped by RED: none, since what cannot be marked is queued
+        ("pdrop", pa.int64()),  # dropped by a full queue
+        ("other", pa.int64()),
+    ]
+)
+
+#: What came back to each queue pair while serving: TCP's analogue of CNPs.
+ECN_FLOWS = pa.schema(
+    [
+        ("src_gpu", pa.string()),
+        ("src_port", pa.int32()),
+        ("dst_gpu", pa.string()),
+        ("dst_port", pa.int32()),
+        ("qp", pa.int32()),
+        ("delivered", pa.int64()),  # segments acknowledged (tcpi_delivered)
+        ("delivered_ce", pa.int64()),  # of them, with the echo of a mark (tcpi_delivered_ce)
+    ]
+)
+
 #: File name in the run folder -> schema.
 TABLES: dict[str, pa.Schema] = {
     "requests": REQUESTS,
@@ -170,4 +196,6 @@ TABLES: dict[str, pa.Schema] = {
     "of_ports": OF_PORTS,
     "of_flows": OF_FLOWS,
     "of_groups": OF_GROUPS,
+    "ecn_ports": ECN_PORTS,
+    "ecn_flows": ECN_FLOWS,
 }

@@ -19,6 +19,7 @@ from scenario.faults_section import (
     SwapFault,
     WrongPortFault,
 )
+from scenario.flow_control_section import FlowControlSection, refuse_unfit_marks
 from scenario.section import Section
 from scenario.serving_section import ServingSection
 from scenario.transport_section import TransportSection, refuse_for_mooncake
@@ -31,6 +32,7 @@ __all__ = [
     "FabricSection",
     "FaultEvent",
     "FaultsSection",
+    "FlowControlSection",
     "Miscable",
     "MissingFault",
     "RoutingSection",
@@ -78,6 +80,7 @@ class Scenario(Section):
     serving: ServingSection = ServingSection()
     workload: Workload = CodingAgentWorkload()
     transport: TransportSection = TransportSection()
+    flow_control: FlowControlSection = FlowControlSection()
     telemetry: TelemetrySection = TelemetrySection()
     faults: FaultsSection = FaultsSection()
     background: tuple[BackgroundItem, ...] = Field((), max_length=100, description="traffic beside the workload")
@@ -115,6 +118,11 @@ class Scenario(Section):
     def _mooncake_fits(self) -> Scenario:
         if self.transport.kind == "mooncake":
             refuse_for_mooncake(self.fabric, self.routing, self.policy, self.transport, self.faults)
+        return self
+
+    @model_validator(mode="after")
+    def _marks_fit(self) -> Scenario:
+        refuse_unfit_marks(self.flow_control, self.transport)
         return self
 
     @property

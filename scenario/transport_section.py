@@ -19,7 +19,11 @@ class TransportSection(Section):
         description="tcp: a connection per queue pair; udp: paced datagrams, selective repair, Swift; mooncake: writes"
         " of the Mooncake Transfer Engine over TCP (an extra: bash vagrant/setup.sh --mooncake)",
     )
-    congestion_control: Literal["reno", "bbr", "cubic"] = Field("reno", description="tcp, mooncake: of each connection")
+    congestion_control: Literal["reno", "bbr", "cubic", "dctcp"] = Field(
+        "reno",
+        description="tcp, mooncake: of each connection; dctcp (tcp alone) needs a kernel that has it, and marks of"
+        " flow_control.ecn, without which it is much as reno",
+    )
     pacing_gbps: float | None = Field(
         None, gt=0, le=6400, description="line rate that one queue pair sends at most, headers included; default: none"
     )
@@ -42,6 +46,11 @@ def refuse_for_mooncake(
         raise ValueError(
             "fabric.bundle = hashed plans the ports of connections, and transport.kind = mooncake chooses its own:"
             " use destination or trunk, or routing.policy: ecmp_ovs"
+        )
+    if transport.congestion_control == "dctcp":
+        raise ValueError(
+            "transport.congestion_control = dctcp cannot be had with transport.kind = mooncake: the kernel has it per"
+            " socket, not as the default of a namespace; use reno or bbr"
         )
     own = TransportSection()
     for name, value, needed, why in (

@@ -11,7 +11,7 @@ Orders
      "frame_bytes": f, "pacing_bytes_per_s": p}                      the transport may want more: see its `order_open`
     {"op": "connect", "port": n, "qps": [[qp, src_ip, src_port, dst_ip, dst_gpu, turn], ...]}
     {"op": "send", "id": t, "bytes": b, "lanes": [[qp, ...], ...]}
-    {"op": "stats"}        {"op": "drop", "id": t}
+    {"op": "stats"}        {"op": "drop", "id": t}        {"op": "marks", "start": row}
     {"op": "cut_in", "peers": [[ip, port, turn], ...]}               to the receiver of queue pairs whose path is gone
     {"op": "cut", "qps": [[qp, offset, [other qp, ...]], ...]}       then to their sender
 Reports
@@ -20,6 +20,7 @@ Reports
     {"ev": "error", "text": ...}  {"ev": "lost", "qp": q, "text": ...}
     {"ev": "done", "id": t, "t_ns": last byte, "parts": [[peer_ip, peer_port, bytes, t_ns], ...]}   from the receiver
     {"ev": "corrupt", "id": t, "peer": [ip, port], "offset": o, "text": ...}     bytes that are not what was sent
+    {"ev": "marks", "qps": [[qp, segments delivered, of them with a congestion mark], ...], "of": rows}
     {"ev": "stats", ...}   {"ev": "offsets", "offsets": [[ip, port, offset], ...]}   {"ev": "moved", "bytes": n}
 
 Time stamps are CLOCK_MONOTONIC, which all processes of the machine share.

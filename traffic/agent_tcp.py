@@ -34,7 +34,7 @@ from traffic.chunks import GREETING, HEADER, Chunk, greeting, header
 from traffic.endpoint import Batch, Endpoint, Share
 from traffic.endpoint import Sender as AnySender
 from traffic.pattern import LONGEST, view
-from traffic.tcp_sockets import abort, retransmits, unacknowledged
+from traffic.tcp_sockets import abort, marked, retransmits, unacknowledged
 
 #: Chunks that a sender remembers before it asks the kernel which have arrived.
 _REMEMBERED = 256
@@ -47,6 +47,8 @@ _ALONE_CHUNKS = 4
 #: A receiver is woken for this many frames of a chunk at a time, or for its end.
 _WAKE_FRAMES = 8
 _CONNECT_NS = 20_000_000_000
+#: Queue pairs in one report.
+_ROWS_A_REPORT = 1000
 
 
 class Sender(AnySender):
@@ -96,6 +98,7 @@ class TcpEndpoint(Endpoint):
         self.chunk_bytes = self.chunk_alone_bytes = self.frame_bytes = self.wake_bytes = 4096
         self.congestion_control = b"reno"
         self.window_bytes = self.pacing_bytes_per_s = 0
+        self.marked_before: dict[int, tuple[int, int]] = {}  # by queue pair, of connections that are gone
         self.given_up: dict[Peer, int] = {}  # peer -> offset of a connection that is gone, until asked for
         self.last_cut: dict[Peer, int] = {}  # peer -> turn of its last connection that was cut
 
@@ -315,6 +318,7 @@ class TcpEndpoint(Endpoint):
                 if not sender.lost:
                     self.loop.forget(sender.sock.fileno())
                 self.resent += retransmits(sender.sock)
+                self.marked_before[number] = self.marked(sender)
             abort(sender.sock)
             lost = [share for chunk in sender.chunks if (share := chunk.lost(reached))]
             moved += self.hand_over(number, lost, instead)
@@ -392,6 +396,17 @@ class TcpEndpoint(Endpoint):
         receiver.transfer, receiver.total, receiver.left = transfer, total, size - HEADER.size
         receiver.at = offset
         return HEADER.size - uncounted
+
+    def marked(self, sender: Sender) -> tuple[int, int]:
+        """Segments of a queue pair that were delivered, and those of them with a congestion mark."""
+        before, now = self.marked_before.get(sender.number, (0, 0)), marked(sender.sock)
+        return before[0] + now[0], before[1] + now[1]
+
+    def order_marks(self, start: int) -> None:
+        """Report what congestion marks came back, a row a queue pair, from row `start` on what fits into a packet."""
+        found = {**self.marked_before, **{s.number: self.marked(s) for s in self.senders.values()}}
+        rows = [[number, *counts] for number, counts in sorted(found.items())]
+        self.report(ev="marks", qps=rows[start : start + _ROWS_A_REPORT], of=len(rows))
 
     def order_stats(self) -> None:
         """Report what TCP sent again."""

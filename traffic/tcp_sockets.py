@@ -21,6 +21,14 @@ def retransmits(sock: socket.socket) -> int:
     return int(struct.unpack_from("I", info, 100)[0])
 
 
+def marked(sock: socket.socket) -> tuple[int, int]:
+    """tcpi_delivered and tcpi_delivered_ce of struct tcp_info: segments that the peer has acknowledged, and those of
+    them acknowledged with the echo of a congestion mark (Linux 4.18 and later)."""
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 200)
+    delivered, delivered_ce = struct.unpack_from("II", info, 192)
+    return int(delivered), int(delivered_ce)
+
+
 def unacknowledged(sock: socket.socket) -> int:
     """Bytes that were written and that the peer's kernel has not acknowledged."""
     return int(struct.unpack("i", fcntl.ioctl(sock.fileno(), _SIOCOUTQ, b"\0" * 4))[0])
