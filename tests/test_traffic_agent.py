@@ -148,6 +148,32 @@ def test_what_has_no_other_way_waits_for_the_connection(any_peers: tuple[Peer, P
     assert collect(receiver, [], {1}) == {1: 60_000_000}
 
 
+def test_marks_count_what_was_delivered_also_over_connections_that_are_gone(peers: tuple[Peer, Peer, int]) -> None:
+    sender, receiver, port = peers
+
+    def delivered() -> dict[int, int]:
+        sender.order(op="marks", start=0)
+        report = sender.report()
+        rows: list[list[int]] = report["qps"]  # type: ignore[assignment]
+        assert report["ev"] == "marks" and report["of"] == len(rows)
+        assert all(marked == 0 for _, _, marked in rows), "nothing marks on loopback"
+        return {number: segments for number, segments, _ in rows}
+
+    connect(sender, port, 0, 1)
+    sender.order(op="send", id=1, bytes=3_000_000, lanes=[[0], [1]])
+    assert collect(receiver, [], {1}) == {1: 3_000_000}
+    before = delivered()
+    assert all(before[qp] > 1_500_000 // 65_536 for qp in (0, 1))  # a segment on loopback is 64 kB at most
+    cut(sender, receiver, [0], [1])
+    assert delivered()[0] >= before[0]
+    connect(sender, port, 0)
+    sender.order(op="send", id=2, bytes=3_000_000, lanes=[[0]])
+    assert collect(receiver, [], {2}) == {2: 3_000_000}
+    assert delivered()[0] > before[0] + 3_000_000 // 65_536
+    sender.order(op="marks", start=1)
+    assert [row[0] for row in sender.report()["qps"]] == [1]  # type: ignore[attr-defined]
+
+
 @contextmanager
 def silent(kind: str) -> Iterator[int]:
     """A port at 127.0.2.2 that never answers: on TCP one whose queue of connections is full."""
