@@ -14,7 +14,7 @@ from analysis.arms import Arm, ArmResult, read_arm
 from analysis.caveats import limits, must_know
 from analysis.equality import EqualityRow, equality_rows
 from analysis.failover import Failover, failover
-from analysis.fidelity import LABELS, FidelityRow, fidelity_rows
+from analysis.fidelity import LABELS, FidelityRow, fidelity_rows, invalid_advice, loosened_limits
 from analysis.flow_lines import flow_bound_lines, flow_headline
 from analysis.formats import NONE, change, number
 from analysis.notes import run_notes
@@ -78,10 +78,17 @@ class Comparison:
         """What must be read before the figures; empty when all is well."""
         found = [
             f"INVALID: {arm.label} was outside the envelope in which the emulation can be trusted ({_failed(arm)}); "
-            "do not use its figures. Usual cause: the machine is busy with something else. Run it again on a quiet one."
+            f"do not use its figures. {invalid_advice(arm.fidelity)}"
             for arm in self.arms
             if arm.valid is False
         ]
+        loosened = [(arm.label, loosened_limits(arm.scenario)) for arm in self.runs if not arm.simulated]
+        for label, wider in loosened:
+            if wider:
+                found.append(
+                    f"LIMITS LOOSENED: {label} was judged with wider fidelity limits than usual ({wider}): valid there"
+                    " means less."
+                )
         if self.unequal:
             names = "; ".join(row.name for row in self.unequal)
             found.append(f"NOT LIKE FOR LIKE: the arms differ in what should be equal: {names}.")

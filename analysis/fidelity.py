@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis.arms import ArmResult
 from analysis.formats import NONE, short
+from scenario.models import Scenario
 
 #: What the known checks are about; a check that is not here goes by its own name.
 LABELS = {
@@ -19,6 +20,11 @@ LABELS = {
     "maxmin_ratio_median": "Transfers against the max-min reference, median",
     "maxmin_ratio_p95": "Transfers against the max-min reference, P95",
     "engine_lag_p99_ms": "Lag of the serving engine, P99",
+    "upcalls_lost": "Packets that Open vSwitch dropped for reasons of its own",
+    "sampler_gap_pct": "Time in which a switch's queues went unseen",
+    "switch_wait_frames": "Mean wait of a switch for a core",
+    "cpu_pressure_pct": "Time in which anything waited for a core",
+    "transfers_verified": "Transfers whose content was verified",
     "sampler_lag_p99_ms": "Lag of the queue sampler, P99",
     "sampler_cpu_pct": "CPU of the queue sampler",
     "cpu_pct": "CPU of the machine while serving",
@@ -42,6 +48,17 @@ class FidelityRow:
         """The detail, when all arms that have the check say the same."""
         found = {detail for detail in self.details if detail}
         return found.pop() if len(found) == 1 else ""
+
+
+def invalid_advice(fidelity: Mapping[str, Any] | None) -> str:
+    """What to do about an INVALID run: what it found itself (`advice`), or what helps most often."""
+    text = ((fidelity or {}).get("advice") or {}).get("text")
+    return f"{text}." if text else "Usual cause: the machine is busy with something else. Run it again on a quiet one."
+
+
+def loosened_limits(scenario: Scenario) -> str:
+    """Fidelity limits of a scenario that allow more than usual; empty when there are none."""
+    return ", ".join(scenario.fidelity.loosened())
 
 
 def fidelity_rows(arms: Sequence[ArmResult]) -> tuple[FidelityRow, ...]:

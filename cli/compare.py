@@ -69,6 +69,7 @@ def compare(
     rate_factor: options.RateFactor = None,
     dilation: options.Dilation = None,
     resolution: options.Resolution = None,
+    thorough: options.Thorough = False,
     json: options.Json = False,
 ) -> None:
     """Run and compare; exit code 1 when an arm is INVALID."""
@@ -85,6 +86,7 @@ def compare(
         rate_factor=rate_factor,
         dilation=dilation,
         resolution=resolution,
+        thorough=thorough,
     )
     labels = tuple(arm or PAIR)
     for label in labels:
@@ -92,7 +94,8 @@ def compare(
             raise InputError("--arm", label, f"allowed: {', '.join(PAIR)}")
     plans = [arms(base, labels)]
     if demo:
-        plans.append(arms(options.scenario_with_options(options.EXPERIMENTS / "same-rail.yaml", seed=seed), labels[:2]))
+        other = options.EXPERIMENTS / "same-rail.yaml"
+        plans.append(arms(options.scenario_with_options(other, seed=seed, thorough=thorough), labels[:2]))
     for plan in plans:
         resolve(plan, TYPICAL_BUDGET_HOPS_PER_S)  # whatever does not fit is said before anything starts
     require_machine()

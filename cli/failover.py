@@ -13,7 +13,7 @@ from rich.text import Text
 
 from analysis.failover import Failover, failover
 from analysis.failover_console import faults_of_run
-from analysis.fidelity import LABELS
+from analysis.fidelity import LABELS, invalid_advice
 from analysis.metrics import summarise
 from cli import options
 from cli.app import err, out, print_json
@@ -147,11 +147,11 @@ def _print(label: str, one: Failover, failed: list[str], place: Path) -> None:
     out.rule(f"{label}: INVALID" if failed else label)
     out.print(faults_of_run(one))
     if failed:
+        advice = invalid_advice(RunFolder(place).fidelity())
         out.print(
             Text.assemble(
                 ("INVALID", "bold red"),
-                f": {'; '.join(failed)}.\nUsual cause: the machine is busy with something else; run it again on a quiet"
-                f" one. All checks: {place.resolve() / 'fidelity.json'}",
+                f": {'; '.join(failed)}.\n{advice} All checks: {place.resolve() / 'fidelity.json'}",
             )
         )
 

@@ -32,6 +32,9 @@ Dilation = Annotated[float | None, typer.Option(help="d of the scale model", sho
 Resolution = Annotated[
     int | None, typer.Option(help="frames per connection of the median handoff; fewer is faster", show_default="50")
 ]
+Thorough = Annotated[
+    bool, typer.Option("--thorough", help="measure every link before the run, on large fabrics too, not a sample")
+]
 Json = Annotated[bool, typer.Option("--json", help="machine-readable output on stdout")]
 
 
@@ -49,6 +52,7 @@ def scenario_with_options(
     rate_factor: float | None = None,
     dilation: float | None = None,
     resolution: int | None = None,
+    thorough: bool = False,
 ) -> Scenario:
     """The scenario file (default: coding-agent) with the command line's changes. Raises InputError."""
     scenario = load_scenario(path or EXPERIMENTS / "coding-agent.yaml")
@@ -61,6 +65,8 @@ def scenario_with_options(
         changes["serving"] = {"placement": placement}
     scale = {"rate_factor": rate_factor, "dilation": dilation, "resolution_frames": resolution}
     changes["scale"] = {name: value for name, value in scale.items() if value is not None}
+    if thorough:
+        changes["fidelity"] = {"link_check": "all"}
     if trace_format not in ("auto", *REPLAYS):
         raise InputError("--trace-format", trace_format, f"allowed: auto, {', '.join(REPLAYS)}")
     if trace is not None:

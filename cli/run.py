@@ -57,6 +57,7 @@ def run(
     rate_factor: options.RateFactor = None,
     dilation: options.Dilation = None,
     resolution: options.Resolution = None,
+    thorough: options.Thorough = False,
     pcap: Annotated[
         list[str] | None,
         typer.Option(help="capture headers at this port while serving, e.g. leaf1-eth5; may be repeated"),
@@ -84,6 +85,7 @@ def run(
         rate_factor=rate_factor,
         dilation=dilation,
         resolution=resolution,
+        thorough=thorough,
     )
     if slo_ttft_ms is not None:
         settings = with_changes(settings, {"serving": {"slo_ttft_ms": slo_ttft_ms}})

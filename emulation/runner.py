@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from controller.status_socket import NAME as SOCKET_NAME
-from emulation import cabling, fidelity, meta, network, openflow_polls, sockbuf, transfers
+from emulation import cabling, fidelity, meta, network, openflow_polls, ovs_counters, sockbuf, transfers
 from emulation.agents import AgentPool
 from emulation.attach import publish
 from emulation.capture import Captures
@@ -35,10 +35,12 @@ from emulation.cpu import CpuClock
 from emulation.faults import FaultPlayer
 from emulation.iperf import IperfPlayer, iperf_streams
 from emulation.launch import POLLS_LOG
-from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
+from emulation.linkcheck import ALL_LINKS_UP_TO_GPUS, LinkRate, Round, check_links, plan_rounds, planned_flows
 from emulation.losses import Losses
 from emulation.mooncake import MooncakePool
 from emulation.network import EmulatedNetwork
+from emulation.ovs_counters import DatapathCounts
+from emulation.pressure import Pressure, Waits
 from emulation.sampling import SamplerProcess, rates_hz, sample_hz
 from emulation.sandbox import STATE_DIR
 from emulation.serve import ServingLoop
@@ -105,6 +107,9 @@ class Run:
         self.background: list[dict[str, object]] = []
         self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
+        self.waits = Waits()
+        self.datapath: DatapathCounts | None = None
+        self.links_sampled = scenario.fidelity.link_check == "auto" and len(self.fabric.gpus) > ALL_LINKS_UP_TO_GPUS
         self.phase = ""
         self.keeper: ControllerKeeper | None = None
         self.events = EventLog(folder / "events.jsonl")
@@ -140,7 +145,7 @@ class Run:
         self._step("starting controller, switches and hosts")
         net, controller, keeper = self._bring_up()
         self._step("checking every link")
-        rates, again = check_links(net, self.rounds)
+        rates, again = check_links(net, self.rounds, self.scenario.fidelity.link_rate_pct / 100)
         # Engine and agents are small and must be prompt; what is started from here on inherits it.
         os.setpriority(os.PRIO_PROCESS, 0, -15)
         self._step("opening queue pairs")
@@ -172,6 +177,7 @@ class Run:
             self.scenario.seed,
             qp_index=self.scenario.routing.queue_pairs,
             switch_hop_gbps_per_round=LINK_CHECK_SHARE * self.budget_hops_per_s / gbps_per_hop,
+            sample=self.links_sampled,
         )
         rates = network.EmulatedRates(
             self.scale.rate_bps(1), self.scale.frame_bytes, self.scenario.transport.asic_buffer_frames
@@ -278,7 +284,8 @@ class Run:
         sampler.start(start_ns)
         gc.collect()
         gc.freeze()  # what the set-up left is not looked at again while timers are due
-        cpu = CpuClock()
+        cpu, pressure = CpuClock(), Pressure([switch.daemon_pid for switch in net.switches])
+        counts = ovs_counters.read_counts(net)
         loop = ServingLoop(self.engine, pool, self.scale, start_ns)
         if self.scenario.faults.events or self.iperf_streams:
             loop.poll_s = 0.02
@@ -300,7 +307,7 @@ class Run:
                 say(phase="serving", done=now.first_tokens, of=self.source.count)
 
         loop.run(lambda: self.stop_asked, progress)
-        cpu_share = cpu.busy_share()
+        cpu_share, self.waits = cpu.busy_share(), pressure.finish()
         agents = self._statistics(pool)
         self.background = iperf.finish()
         if isinstance(self.engine, WithBackground):
@@ -310,6 +317,8 @@ class Run:
         keeper.finish(at_once=self.stop_asked)
         self.faults_not_reached = self.faults.finish()
         statistics_of_sampler = sampler.finish()
+        if counts:
+            self.datapath = ovs_counters.difference(counts, ovs_counters.read_counts(net))
         losses.finish(agents, self._statistics(pool) if agents["cpu_s"] else agents)
         if self.polls:
             account = {"failure": "the controller had ended"} if keeper.quiet else self.polls.finish(self.stop_asked)
@@ -383,8 +392,11 @@ class Run:
             fault_events=self.faults.failures_played,
             iperf_streams=len(self.iperf_streams),
             controller_restarts=keeper.restarts,
+            links_sampled=self.links_sampled,
+            waits=self.waits,
+            datapath=self.datapath,
         )
-        verdict = fidelity.judge(measured)
+        verdict = fidelity.judge(measured, self.scenario.fidelity, self.scale)
         verdict["links"] = [
             {"node": r.end.node, "port": r.end.port, "configured_bps": r.configured_bps, "measured_bps": r.measured_bps}
             for r in rates
@@ -410,6 +422,7 @@ class Run:
                 "faults_not_reached": self.faults_not_reached,
                 "background": self.background,
                 "controller_restarts": [asdict(restart) for restart in keeper.restarts],
+                "fidelity_limits_loosened": list(self.scenario.fidelity.loosened()),
             },
         )
 

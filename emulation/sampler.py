@@ -8,6 +8,7 @@ those at which it was due.
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import select
@@ -45,6 +46,9 @@ class Node:
     times_ns: list[int] = field(default_factory=list)
     last: bytes = b""
     next_tick: int = 0
+    gap_limit_ns: float = math.inf
+    unseen_ns: float = 0.0
+    seen_ns: int = 0
 
     def take(self, tick: int) -> bool:
         """Keep one more dump, and say when the next is due; False when it was not as expected."""
@@ -54,7 +58,11 @@ class Node:
         view = memoryview(self.store)[at : at + self.layout.size]
         if not self.dump.read_into(view):
             return False
-        self.times_ns.append(time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        self.times_ns.append(now_ns)
+        if self.seen_ns:
+            self.unseen_ns += max(0.0, now_ns - self.seen_ns - self.gap_limit_ns)
+        self.seen_ns = now_ns
         now = bytes(view)
         self.next_tick = tick + self.every * (REST if now == self.last else 1)
         self.last = now
@@ -79,7 +87,8 @@ class Sampler:
             layout = dump.layout(dump.read())
             every = max(1, round(fastest_hz / entry["hz"]))
             room = bytearray(layout.size * (16 + int(1.5 * _FLUSH_S * fastest_hz / every)))
-            self.nodes.append(Node(entry["name"], entry["ports"], every, dump, layout, room))
+            gap_ns = 1e9 * entry["gap_s"] if entry["gap_s"] else math.inf
+            self.nodes.append(Node(entry["name"], entry["ports"], every, dump, layout, room, gap_limit_ns=gap_ns))
         self.blocks: queue.Queue[list[tuple[Node, bytearray, list[int]]] | None] = queue.Queue()
         self.writer = threading.Thread(target=self.write, daemon=True)
         self.writer.start()
@@ -132,6 +141,7 @@ class Sampler:
             "lag_p99_ms": float(np.percentile(lags, 99) * 1e3),
             "lag_max_ms": float(lags.max() * 1e3),
             "odd_dumps": self.odd_dumps,
+            "unseen_s": max(node.unseen_ns for node in self.nodes) / 1e9,
         }
 
     def take(self, tick: int) -> None:

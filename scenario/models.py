@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from scenario.background_section import BackgroundItem
 from scenario.fabric_section import FabricSection, RoutingSection
 from scenario.faults_section import FaultEvent, FaultsSection, Miscable, MissingFault, SwapFault, WrongPortFault
+from scenario.fidelity_section import FidelitySection
 from scenario.section import Section
 from scenario.serving_section import ServingSection
 from scenario.transport_section import TransportSection, refuse_for_mooncake
@@ -23,6 +24,7 @@ __all__ = [
     "FabricSection",
     "FaultEvent",
     "FaultsSection",
+    "FidelitySection",
     "Miscable",
     "MissingFault",
     "RoutingSection",
@@ -70,6 +72,7 @@ class Scenario(Section):
     workload: Workload = CodingAgentWorkload()
     transport: TransportSection = TransportSection()
     telemetry: TelemetrySection = TelemetrySection()
+    fidelity: FidelitySection = FidelitySection()
     faults: FaultsSection = FaultsSection()
     background: tuple[BackgroundItem, ...] = Field((), max_length=100, description="traffic beside the workload")
 

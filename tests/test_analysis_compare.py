@@ -124,6 +124,30 @@ def test_an_invalid_run_is_marked_everywhere(folders: dict[str, Path], tmp_path:
     assert page.index("do not use its figures") < page.index("<table")
 
 
+def test_loosened_limits_are_named_before_the_figures_and_break_the_comparison(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    loose = make_run(tmp_path / "loose", SMALL)
+    scenario = RunFolder(loose).scenario_dict()
+    scenario["fidelity"] = {"cpu_pct": 99.0, "resolution_frames_min": 10}
+    writer.write_yaml(loose / "scenario.yaml", scenario)
+    found = compare([Arm("usual", folders["zcube"]), Arm("loose", loose)], resamples=20)
+    named = "resolution_frames_min 20 -> 10, cpu_pct 95 -> 99"
+    assert [(r.name, r.values) for r in found.unequal] == [("Fidelity limits loosened", ("none", named))]
+    page = render(found)
+    assert page.index("LIMITS LOOSENED: loose") < page.index("<table") and "cpu_pct 95 -" in page
+    assert "LIMITS LOOSENED: loose" in console_text(found) and "usual was judged" not in console_text(found)
+
+
+def test_an_invalid_run_says_which_scale_would_have_been_faithful(tmp_path: Path) -> None:
+    bad = make_run(tmp_path / "bad", replace(SMALL, invalid=True))
+    verdict = RunFolder(bad).fidelity()
+    verdict["advice"] = {"text": "A scale that fits: --rate-factor 3e-05 --dilation 4"}
+    writer.write_json(bad / "fidelity.json", verdict)
+    (warning,) = compare([Arm("bad", bad)], resamples=20).warnings()
+    assert warning.endswith("do not use its figures. A scale that fits: --rate-factor 3e-05 --dilation 4.")
+
+
 def test_an_emulation_without_a_verdict_is_not_valid(folders: dict[str, Path], tmp_path: Path) -> None:
     cut = make_run(tmp_path / "cut", SMALL)
     (cut / "fidelity.json").unlink()
