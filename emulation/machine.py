@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulation import network
+from emulation import network, realtime
 from emulation.control import Controller, make_plan
 from emulation.launch import Progress, sandboxed
 from emulation.network import EmulatedNetwork
@@ -73,6 +73,7 @@ def _check(frame_bytes: int) -> Mapping[str, float]:
         controller.wait_confirmed()
     bringup_s = time.monotonic() - began
     processes = []
+    realtime.promote(realtime.FORWARDING)  # as in a run
     for src, dst in ((1, 5), (2, 6), (3, 7), (4, 8)):
         address = str(fabric.gpus[dst - 1].ports[1].ip)
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

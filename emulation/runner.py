@@ -26,7 +26,18 @@ from pathlib import Path
 from typing import IO
 
 from controller.status_socket import NAME as SOCKET_NAME
-from emulation import cabling, fidelity, meta, network, openflow_polls, ovs_counters, shaping, sockbuf, transfers
+from emulation import (
+    cabling,
+    fidelity,
+    meta,
+    network,
+    openflow_polls,
+    ovs_counters,
+    realtime,
+    shaping,
+    sockbuf,
+    transfers,
+)
 from emulation.agents import AgentPool
 from emulation.attach import publish
 from emulation.capture import Captures
@@ -108,7 +119,7 @@ class Run:
         self.background: list[dict[str, object]] = []
         self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
-        self.waits = Waits()
+        self.waits, self.own_cpu_share, self.realtime = Waits(), 0.0, False
         self.datapath: DatapathCounts | None = None
         self.links_sampled = scenario.fidelity.link_check == "auto" and len(self.fabric.gpus) > ALL_LINKS_UP_TO_GPUS
         self.phase = ""
@@ -145,10 +156,11 @@ class Run:
         """Run everything; the process's exit code."""
         self._step("starting controller, switches and hosts")
         net, controller, keeper = self._bring_up()
+        # Engine, agents and iperf3 are small and must be prompt; what is started from here on inherits it.
+        self.realtime = realtime.promote(realtime.FORWARDING)
+        os.setpriority(os.PRIO_PROCESS, 0, -15)  # where that was refused
         self._step("checking every link")
         rates, again = check_links(net, self.rounds, self.scenario.fidelity.link_rate_pct / 100)
-        # Engine and agents are small and must be prompt; what is started from here on inherits it.
-        os.setpriority(os.PRIO_PROCESS, 0, -15)
         self._step("opening queue pairs")
         paths = self.scenario.paths
         mooncake = self.scenario.transport.kind == "mooncake"  # its ports are nobody's plan
@@ -309,7 +321,7 @@ class Run:
                 say(phase="serving", done=now.first_tokens, of=self.source.count)
 
         loop.run(lambda: self.stop_asked, progress)
-        cpu_share, self.waits = cpu.busy_share(), pressure.finish()
+        cpu_share, self.own_cpu_share, self.waits = cpu.busy_share(), cpu.own_share(), pressure.finish()
         agents = self._statistics(pool)
         self.background = iperf.finish()
         if isinstance(self.engine, WithBackground):
@@ -353,6 +365,7 @@ class Run:
         losses: Losses,
     ) -> None:
         say(phase="writing results")
+        realtime.demote()
         sent = list(loop.transfers.values())
         history = transfers.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
@@ -395,6 +408,8 @@ class Run:
             iperf_streams=len(self.iperf_streams),
             controller_restarts=keeper.restarts,
             links_sampled=self.links_sampled,
+            own_cpu_share=self.own_cpu_share,
+            realtime=self.realtime,
             waits=self.waits,
             datapath=self.datapath,
         )
@@ -424,6 +439,7 @@ class Run:
                 "faults_not_reached": self.faults_not_reached,
                 "background": self.background,
                 "controller_restarts": [asdict(restart) for restart in keeper.restarts],
+                "realtime_scheduling": self.realtime,
                 "fidelity_limits_loosened": list(self.scenario.fidelity.loosened()),
             },
         )

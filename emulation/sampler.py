@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from emulation.qdisc_dump import Layout, QdiscDump, counters_of, rows_of
+from emulation.realtime import SAMPLING, promote
 from results.schema import PORTS
 from results.writer import TableWriter
 
@@ -189,9 +190,10 @@ class Sampler:
 
 def main() -> None:
     """Entry point: settings on standard input."""
-    os.setpriority(os.PRIO_PROCESS, 0, -10)  # a late sample is a missed peak
+    os.setpriority(os.PRIO_PROCESS, 0, -10)
     try:
         sampler = Sampler(json.loads(sys.stdin.readline()))
+        promote(SAMPLING)  # a late sample is a missed peak; the writer's thread stays where it was
         print(json.dumps({"ready": True}), flush=True)
         print(json.dumps(sampler.run()), flush=True)
     except Exception as problem:  # the log may be on the disk that is full

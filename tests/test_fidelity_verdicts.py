@@ -5,12 +5,17 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
+import subprocess
+import sys
+import time
 from typing import Any
 
 import pytest
 
 pytest.importorskip("mininet.net", reason="Mininet comes with the distribution: bash vagrant/setup.sh")
 
+from emulation.cpu import CpuClock, _own_time
 from emulation.fidelity import Measured, judge
 from emulation.ovs_counters import DatapathCounts, difference, parse
 from emulation.pressure import Waits, mean_wait, some_us
@@ -75,6 +80,7 @@ def test_a_good_run_is_valid() -> None:
         ({"complaints": ["transfer 7, queue pair gpu1 port 1 to gpu2 port 2"]}, "transfers_verified"),
         ({"report_lags_s": [0.2] * 9}, "engine_lag_p99_ms"),
         ({"cpu_share": 0.99}, "cpu_pct"),
+        ({"own_cpu_share": 0.99, "realtime": True}, "cpu_pct"),
         ({"sampler": {"wall_s": 10.0, "unseen_s": 0.51}}, "sampler_gap_pct"),
         ({"waits": Waits(mean_wait_s=0.0016)}, "switch_wait_frames"),
         ({"datapath": DatapathCounts(lost=1)}, "upcalls_lost"),
@@ -188,6 +194,12 @@ def test_drops_of_open_vswitch_are_counted_once_and_since_before() -> None:
         parse("ovs-vswitchd: no such command", "")
 
 
+def test_other_programs_count_where_they_can_hold_a_run_up() -> None:
+    busy = dataclasses.replace(GOOD, cpu_share=1.0, own_cpu_share=0.4)
+    assert judge(busy, LIMITS, SCALE)["valid"] is False
+    assert judge(dataclasses.replace(busy, realtime=True), LIMITS, SCALE)["valid"] is True
+
+
 def test_what_came_twice_was_not_lost() -> None:
     verdict = judge(dataclasses.replace(GOOD, losses=_Losses(retransmits=3, duplicates=3)), LIMITS, SCALE)  # type: ignore[arg-type]
     assert verdict["valid"] is True and "3 packets came twice" in json.dumps(verdict)
@@ -196,3 +208,16 @@ def test_what_came_twice_was_not_lost() -> None:
 def test_drops_by_full_queues_explain_retransmissions() -> None:
     verdict = judge(dataclasses.replace(GOOD, losses=_Losses(queue_drops=3, retransmits=3)), LIMITS, SCALE)  # type: ignore[arg-type]
     assert verdict["valid"] is True
+
+
+def test_own_cpu_time_counts_this_process_and_its_ended_children() -> None:
+    clock = CpuClock()
+    before = _own_time()
+    burnt = time.process_time()
+    while time.process_time() - burnt < 0.3:
+        pass
+    burn = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-I", "-c", burn], check=True)
+    ticks = os.sysconf("SC_CLK_TCK")
+    assert _own_time() - before >= 0.55 * ticks
+    assert 0 < clock.own_share() <= 1
