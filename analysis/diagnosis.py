@@ -4,9 +4,10 @@ The slowest requests are the slowest 5 % by TTFT, ten at least. A TTFT is split 
 prefill wait, prefill, decode wait, the handoff alone on the fabric, what it lost to the sender's NIC, to incast, to
 avoidable congestion and to transport (`analysis.congestion`), first step. *Work* is what would be left without any
 waiting: prefill, handoff alone, first step. A wait counts when it is `WAIT` of the work or more, in the mean of the
-slowest or in that of all: against the work and not against TTFT, so that one cause does not hide another. Within the
-fabric's losses a kind counts from `KIND` of them on. The thresholds are constants here; they were chosen on other runs
-than those that `python -m cli.diagnosis_check` draws.
+slowest or in that of all: against the work and not against TTFT, so that one cause does not hide another. What the
+fabric takes counts when it is half of the time alone or more, and a tenth of the work; a kind of it from `KIND` of all
+that the fabric takes. The thresholds are constants here; they were chosen on other runs than those that
+`python -m cli.diagnosis_check` draws.
 
 | cause | named when |
 |---|---|
@@ -44,7 +45,8 @@ from results.reader import RunFolder
 from scenario.errors import InputError
 
 SLOWEST_SHARE, SLOWEST_LEAST = 0.05, 10
-WAIT, KIND = 0.25, 1 / 3
+WAIT, KIND = 0.25, 0.4
+OF_ALONE, OF_WORK = 0.5, 0.1
 QUEUED = 0.75
 BUSY, SKEW = 0.5, 1.6
 
@@ -186,6 +188,11 @@ class _Waits:
     def counts(self, *names: str) -> bool:
         return self.share(*names) >= WAIT
 
+    def fabric_counts(self) -> bool:
+        kinds = ("sender", "incast", "avoidable")
+        alone = any(sum(mean[name] for name in kinds) >= OF_ALONE * mean["isolated"] for mean in self.means)
+        return alone and self.share(*kinds) >= OF_WORK
+
 
 def causes(
     slowest_ms: Mapping[str, float],
@@ -216,7 +223,7 @@ def causes(
                   "more decode GPUs or KV memory, shorter outputs, or another prefill:decode ratio")
         )  # fmt: skip
     found += [_slow_link(link) for link in links]
-    if waits.counts("sender", "incast", "avoidable"):
+    if waits.fabric_counts():
         found += _fabric_causes(waits, load, skew, policy)
     return sorted(found, key=lambda cause: CAUSES.index(cause.name))
 
@@ -235,7 +242,7 @@ def _slow_link(link: SlowLink) -> Cause:
 def _fabric_causes(waits: _Waits, load: Loads, skew: PlacementSkew, policy: str) -> list[Cause]:
     ms = waits.slowest_ms
     lost = {name: waits.share(name) for name in ("sender", "incast", "avoidable")}
-    named = {name for name, value in lost.items() if value >= KIND * sum(lost.values()) and value >= WAIT / 2}
+    named = {name for name, value in lost.items() if value >= KIND * sum(lost.values())}
     skewed = "sender" in named and load.nic_skew >= SKEW
     hot = "incast" in named and skew.hot
     busy = [

@@ -21,6 +21,7 @@ from topologies.fabric import End, port_name
 class Group:
     """Ports of one kind that carried something could have: `mean` and `busiest` load of them, and which is busiest."""
 
+    by_port: Mapping[str, float]
     ports: int
     mean: float
     busiest: float
@@ -94,6 +95,6 @@ def loads(flows: Flows, fabric: Mapping[str, Any], targets: Collection[str] = ()
 def _group(by_port: Mapping[str, float], names: list[str]) -> Group:
     found = {name: by_port[name] for name in names if name in by_port}
     if not found:
-        return Group(0, 0.0, 0.0, "")
+        return Group({}, 0, 0.0, 0.0, "")
     busiest = max(found, key=lambda name: (found[name], name))
-    return Group(len(found), sum(found.values()) / len(found), found[busiest], busiest)
+    return Group(found, len(found), sum(found.values()) / len(found), found[busiest], busiest)

@@ -6,16 +6,19 @@
   drawn evenly among the candidates at the same moments. A scheduler that does not look at targets has a ratio of 1, one
   that avoids busy targets less, one that seeks them more.
 
-Hot: busiest target `SKEW` times the mean, or piled twice as often as an even draw and at least in a third of all.
+Hot: the busiest target has `SKEW` times the mean, more than in 99 of 100 even draws of the same handoffs, and handoffs
+are piled up no less than by an even draw; or they are piled up twice as often as that, in a third of all or more.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 SKEW, PILED_RATIO, PILED_SHARE = 1.6, 2.0, 0.33
 
@@ -30,12 +33,15 @@ class PlacementSkew:
     busiest_target: str
     piled_share: float
     piled_even: float
+    skew_even_p99: float = float("nan")
+    share_by_target: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def hot(self) -> bool:
         """Whether the scheduler made a hot spot."""
         often = self.piled_share >= PILED_SHARE and self.piled_share >= PILED_RATIO * self.piled_even
-        return self.skew >= SKEW or often
+        uneven = self.skew >= SKEW and self.skew > self.skew_even_p99 and self.piled_share >= self.piled_even
+        return uneven or often
 
     def sentence(self) -> str:
         """In words."""
@@ -73,10 +79,27 @@ def placement_skew(completed: pd.DataFrame) -> PlacementSkew:
         if free:
             piled += inbound.get(name, 0) > 0 and free > 0
             even += (len(names) - free) / len(names)
+    mean = sum(known.values()) / len(known)
     return PlacementSkew(
-        len(rows), len(known), known[busiest] / (sum(known.values()) / len(known)), busiest,
-        piled / len(rows), even / len(rows),
-    )  # fmt: skip
+        handoffs=len(rows),
+        targets=len(known),
+        skew=known[busiest] / mean,
+        busiest_target=busiest,
+        piled_share=piled / len(rows),
+        piled_even=even / len(rows),
+        skew_even_p99=_even_p99(rows["input_tokens"].to_numpy(dtype=np.float64), len(known)),
+        share_by_target={name: known[name] / mean for name in sorted(known, key=_natural)},
+    )
+
+
+def _even_p99(tokens: NDArray[np.float64], targets: int) -> float:
+    """99th percentile of busiest over mean when each handoff's target is drawn evenly; 500 draws, always the same."""
+    random = np.random.default_rng(0)
+    skews = []
+    for _ in range(500):
+        given = np.bincount(random.integers(targets, size=tokens.size), weights=tokens, minlength=targets)
+        skews.append(given.max() / given.mean())
+    return float(np.percentile(skews, 99))
 
 
 def candidate_targets(completed: pd.DataFrame) -> set[str]:
@@ -85,6 +108,10 @@ def candidate_targets(completed: pd.DataFrame) -> set[str]:
     for text in completed["candidates"]:
         found.update(_names(text))
     return {str(name) for name in found}
+
+
+def _natural(name: str) -> tuple[int, str]:
+    return len(name), name
 
 
 def _names(text: object) -> list[str]:

@@ -12,7 +12,6 @@ import gc
 import json
 import math
 import os
-import select
 import signal
 import statistics
 import subprocess
@@ -26,18 +25,8 @@ from pathlib import Path
 from typing import IO
 
 from controller.status_socket import NAME as SOCKET_NAME
-from emulation import (
-    cabling,
-    fidelity,
-    meta,
-    network,
-    openflow_polls,
-    ovs_counters,
-    realtime,
-    shaping,
-    sockbuf,
-    transfers,
-)
+from emulation import cabling, fidelity, meta, network, openflow_polls, ovs_counters, realtime, shaping, sockbuf
+from emulation import transfers as transfer_rows
 from emulation.agents import AgentPool
 from emulation.attach import publish
 from emulation.capture import Captures
@@ -47,6 +36,7 @@ from emulation.faults import FaultPlayer
 from emulation.iperf import IperfPlayer, iperf_streams
 from emulation.launch import POLLS_LOG
 from emulation.linkcheck import ALL_LINKS_UP_TO_GPUS, LinkRate, Round, check_links, plan_rounds, planned_flows
+from emulation.liveness import Liveness
 from emulation.losses import Losses
 from emulation.mooncake import MooncakePool
 from emulation.network import EmulatedNetwork
@@ -261,14 +251,6 @@ class Run:
             self.lone_ideal_s = ideal
         return found
 
-    def _check_alive(self, daemons: Mapping[str, int], sampler: SamplerProcess) -> None:
-        """Raise RunError when a switch or the sampler has ended: the run would go on, and be wrong."""
-        ended, _, _ = select.select(list(daemons.values()), [], [], 0)
-        for name, pidfd in daemons.items():
-            if pidfd in ended:
-                raise RunError(f"the Open vSwitch daemon of {name} ended while serving")
-        sampler.check()
-
     def _resolved(self, model_bytes: int) -> bool:
         """Whether a handoff is long enough to be compared: one of a few frames is latency and little else."""
         frames = self.scale.resolution_frames(model_bytes, self.demand.queue_pairs_per_transfer)
@@ -305,7 +287,8 @@ class Run:
             loop.poll_s = 0.02
         shown = time.monotonic()
 
-        daemons = {switch.name: os.pidfd_open(switch.daemon_pid) for switch in net.switches}
+        watched = {f"the Open vSwitch daemon of {switch.name}": switch.daemon_pid for switch in net.switches}
+        liveness = Liveness({**watched, **pool.process_ids, "the sampler": sampler.process.pid})
         self.faults = FaultPlayer(
             net, self.scenario.faults, controller.status_path, self.events.write, start_ns, self.scale.dilation
         )
@@ -317,10 +300,12 @@ class Run:
             keeper.step()
             if time.monotonic() - shown >= 0.5:
                 shown = time.monotonic()
-                self._check_alive(daemons, sampler)
+                sampler.check()
+                liveness.check()
                 say(phase="serving", done=now.first_tokens, of=self.source.count)
 
         loop.run(lambda: self.stop_asked, progress)
+        liveness.close()
         cpu_share, self.own_cpu_share, self.waits = cpu.busy_share(), cpu.own_share(), pressure.finish()
         agents = self._statistics(pool)
         self.background = iperf.finish()
@@ -367,19 +352,19 @@ class Run:
         say(phase="writing results")
         realtime.demote()
         sent = list(loop.transfers.values())
-        history = transfers.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
+        history = transfer_rows.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
         write_table(self.folder / "gpus.parquet", GPUS, self.engine.gpu_states)
         if self.polls:
             openflow_polls.write_tables(self.polls.log, self.folder, self.fabric, self.scale, loop.start_ns)
         # The replay may take seconds, which somebody who pressed Ctrl-C does not wait for.
         reference = (
-            {} if self.stop_asked else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
+            {} if self.stop_asked else transfer_rows.references(self.fabric, self.scenario, self.scale, sent, self.ways)
         )
         write_table(
             self.folder / "transfers.parquet",
             TRANSFERS,
-            transfers.rows(self.fabric, self.scenario, self.scale, sent, reference, loop.start_ns, history),
+            transfer_rows.rows(self.fabric, self.scenario, self.scale, sent, reference, loop.start_ns, history),
         )
         measured = fidelity.Measured(
             link_deviations=[rate.deviation for rate in rates],
