@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulation import mooncake_extra
-from emulation.realtime import FORWARDING
 from emulation.sandbox import REQUIRED_TOOLS, tool
 
 _SETUP = "bash vagrant/setup.sh"
@@ -52,7 +51,6 @@ def probe() -> list[Capability]:
             "no transport.kind: mooncake", mooncake_extra.REMEDY,
         )
     )  # fmt: skip
-    found.append(_realtime())
     module = Path("/sys/module/openvswitch").exists()
     found.append(
         Capability(
@@ -61,17 +59,6 @@ def probe() -> list[Capability]:
         )
     )  # fmt: skip
     return found
-
-
-def _realtime() -> Capability:
-    """Tried in a program of its own, which then ends."""
-    argv = ["chrt", "--fifo", str(FORWARDING), "true"]
-    ok = subprocess.run(argv, capture_output=True, check=False).returncode == 0
-    return Capability(
-        "real-time scheduling", ok, False, "allowed" if ok else "refused",
-        "other programs can hold frames up: run on a quiet machine",
-        "as root, outside a container or with CAP_SYS_NICE and a real-time budget in its cgroup",
-    )  # fmt: skip
 
 
 def _namespaces() -> Capability:

@@ -37,14 +37,14 @@ def many(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def cpu_check(busy_share: float, own_share: float, realtime: bool, limits: FidelitySection) -> Check:
-    """CPU of all cores while serving: the run's own where nothing else can hold it up, else everybody's. How far beyond
+def cpu_check(busy_share: float, own_share: float, favoured: bool, limits: FidelitySection) -> Check:
+    """CPU of all cores while serving: the run's own where it has priority, else everybody's. How far beyond
     its limit a full machine is cannot be seen in it."""
-    value = 100 * (own_share if realtime else busy_share)
-    if realtime:
+    value = 100 * (own_share if favoured else busy_share)
+    if favoured:
         text = f"of all cores while serving, by the run and by interrupts; everybody together {busy_share:.0%}"
     else:
-        text = "of all cores while serving, by everybody: real-time scheduling was refused"
+        text = "of all cores while serving, by everybody: the machine refused this run its priority"
     return Check("cpu_pct", value, "%", f"<= {limits.cpu_pct:g}", value <= limits.cpu_pct, text, ONE_STEP)
 
 

@@ -51,7 +51,7 @@ class Measured:
     controller_restarts: Sequence[Restart] = ()
     links_sampled: bool = False
     own_cpu_share: float = 0.0
-    realtime: bool = False
+    favoured: bool = False
     waits: Waits = field(default_factory=Waits)
     datapath: DatapathCounts | None = None
 
@@ -68,7 +68,7 @@ def judge(m: Measured, limits: FidelitySection, scale: Scale) -> dict[str, objec
         *_maxmin(m, limits),
         *lag_checks(m.timer_lags_s, m.report_lags_s, m.lone_ideal_s, limits),
         *sampler_checks(m.sampler, m.sampler_period_ms, m.frame_time_ms, limits),
-        cpu_check(m.cpu_share, m.own_cpu_share, m.realtime, limits),
+        cpu_check(m.cpu_share, m.own_cpu_share, m.favoured, limits),
         *wait_checks(m.waits, m.frame_time_ms, limits),
         _verified(m),
         *_restarts(m.controller_restarts),

@@ -8,6 +8,7 @@ budget that a run may use: beyond about that share emulated queues follow the sc
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from emulation import network, realtime
+from emulation import network, priority
 from emulation.control import Controller, make_plan
 from emulation.launch import Progress, sandboxed
 from emulation.network import EmulatedNetwork
@@ -73,7 +74,7 @@ def _check(frame_bytes: int) -> Mapping[str, float]:
         controller.wait_confirmed()
     bringup_s = time.monotonic() - began
     processes = []
-    realtime.promote(realtime.FORWARDING)  # as in a run
+    priority.favour([os.getpid(), *(switch.daemon_pid for switch in net.switches)])  # as in a run
     for src, dst in ((1, 5), (2, 6), (3, 7), (4, 8)):
         address = str(fabric.gpus[dst - 1].ports[1].ip)
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from mininet.node import Switch
 
-from emulation import realtime
 from emulation.netns import Batch, inside
 from emulation.sandbox import STATE_DIR
 from topologies.fabric import Switch as FabricSwitch
@@ -96,8 +95,6 @@ class NamespacedOvs(Switch):
             for switch in switches:
                 batch.start(inside(switch.pid, wave(switch)), env=switch.environment)
             batch.finish()
-        for switch in switches:  # a frame that has come waits for no other program
-            realtime.promote(realtime.FORWARDING, realtime.threads_of(switch.daemon_pid))
         return switches
 
     def _database(self) -> list[str]:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from controller.status_socket import NAME as SOCKET_NAME
-from emulation import cabling, fidelity, meta, network, openflow_polls, ovs_counters, realtime, shaping, sockbuf
+from emulation import cabling, fidelity, meta, network, openflow_polls, ovs_counters, priority, shaping, sockbuf
 from emulation import transfers as transfer_rows
 from emulation.agents import AgentPool
 from emulation.attach import publish
@@ -109,7 +109,7 @@ class Run:
         self.background: list[dict[str, object]] = []
         self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
-        self.waits, self.own_cpu_share, self.realtime = Waits(), 0.0, False
+        self.waits, self.own_cpu_share, self.favoured = Waits(), 0.0, False
         self.datapath: DatapathCounts | None = None
         self.links_sampled = scenario.fidelity.link_check == "auto" and len(self.fabric.gpus) > ALL_LINKS_UP_TO_GPUS
         self.phase = ""
@@ -147,8 +147,7 @@ class Run:
         self._step("starting controller, switches and hosts")
         net, controller, keeper = self._bring_up()
         # Engine, agents and iperf3 are small and must be prompt; what is started from here on inherits it.
-        self.realtime = realtime.promote(realtime.FORWARDING)
-        os.setpriority(os.PRIO_PROCESS, 0, -15)  # where that was refused
+        self.favoured = priority.favour([os.getpid(), *(switch.daemon_pid for switch in net.switches)])
         self._step("checking every link")
         rates, again = check_links(net, self.rounds, self.scenario.fidelity.link_rate_pct / 100)
         self._step("opening queue pairs")
@@ -350,7 +349,6 @@ class Run:
         losses: Losses,
     ) -> None:
         say(phase="writing results")
-        realtime.demote()
         sent = list(loop.transfers.values())
         history = transfer_rows.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
@@ -394,7 +392,7 @@ class Run:
             controller_restarts=keeper.restarts,
             links_sampled=self.links_sampled,
             own_cpu_share=self.own_cpu_share,
-            realtime=self.realtime,
+            favoured=self.favoured,
             waits=self.waits,
             datapath=self.datapath,
         )
@@ -424,7 +422,7 @@ class Run:
                 "faults_not_reached": self.faults_not_reached,
                 "background": self.background,
                 "controller_restarts": [asdict(restart) for restart in keeper.restarts],
-                "realtime_scheduling": self.realtime,
+                "scheduling_favoured": self.favoured,
                 "fidelity_limits_loosened": list(self.scenario.fidelity.loosened()),
             },
         )

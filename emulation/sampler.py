@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from emulation.qdisc_dump import Layout, QdiscDump, counters_of, rows_of
-from emulation.realtime import SAMPLING, promote
+from emulation.priority import favour
 from results.schema import PORTS
 from results.writer import TableWriter
 
@@ -190,10 +190,9 @@ class Sampler:
 
 def main() -> None:
     """Entry point: settings on standard input."""
-    os.setpriority(os.PRIO_PROCESS, 0, -10)
+    favour([os.getpid()])  # a late sample is a missed peak
     try:
         sampler = Sampler(json.loads(sys.stdin.readline()))
-        promote(SAMPLING)  # a late sample is a missed peak; the writer's thread stays where it was
         print(json.dumps({"ready": True}), flush=True)
         print(json.dumps(sampler.run()), flush=True)
     except Exception as problem:  # the log may be on the disk that is full

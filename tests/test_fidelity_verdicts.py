@@ -80,7 +80,7 @@ def test_a_good_run_is_valid() -> None:
         ({"complaints": ["transfer 7, queue pair gpu1 port 1 to gpu2 port 2"]}, "transfers_verified"),
         ({"report_lags_s": [0.2] * 9}, "engine_lag_p99_ms"),
         ({"cpu_share": 0.99}, "cpu_pct"),
-        ({"own_cpu_share": 0.99, "realtime": True}, "cpu_pct"),
+        ({"own_cpu_share": 0.99, "favoured": True}, "cpu_pct"),
         ({"sampler": {"wall_s": 10.0, "unseen_s": 0.51}}, "sampler_gap_pct"),
         ({"waits": Waits(mean_wait_s=0.0016)}, "switch_wait_frames"),
         ({"datapath": DatapathCounts(lost=1)}, "upcalls_lost"),
@@ -197,7 +197,7 @@ def test_drops_of_open_vswitch_are_counted_once_and_since_before() -> None:
 def test_other_programs_count_where_they_can_hold_a_run_up() -> None:
     busy = dataclasses.replace(GOOD, cpu_share=1.0, own_cpu_share=0.4)
     assert judge(busy, LIMITS, SCALE)["valid"] is False
-    assert judge(dataclasses.replace(busy, realtime=True), LIMITS, SCALE)["valid"] is True
+    assert judge(dataclasses.replace(busy, favoured=True), LIMITS, SCALE)["valid"] is True
 
 
 def test_what_came_twice_was_not_lost() -> None:
