@@ -106,7 +106,7 @@ def step(folder: Path, scenario: Scenario, machine: Machine) -> Step:
         **errors(flows, float(scenario.scale.dilation or 1.0)),
         cpu_pct=float(checks["cpu_pct"]),
         budget_used_pct=float(checks["packet_budget_used_pct"]),
-        hops_per_s=float(checks["packet_budget_used_pct"]) / 100 * machine.budget_hops_per_s,
+        hops_per_s=float(checks["packet_budget_used_pct"]) / 100 * machine.hops_per_s,
         valid=bool(verdict["valid"]),
         failed=tuple(str(check["name"]) for check in verdict["checks"] if check["ok"] is False),
         checks=checks,

@@ -27,6 +27,8 @@ ALL_LINKS_UP_TO_GPUS = 32
 #: Flows that a sample may choose among, for each switch.
 _SAMPLE_FLOWS_PER_SWITCH = 24
 _SETTLE_S, _MEASURE_S, _READ_EVERY_S = 0.35, 1.2, 0.04
+#: Programs take their time to start, one after the other.
+_SETTLE_PER_FLOW_S = 0.015
 #: How often a round is run again at most.
 REPEATS = 4
 _QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -155,12 +157,12 @@ def check_links(network: EmulatedNetwork, rounds: Sequence[Round], tolerance: fl
 
 def _run_patiently(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
     """A round; again when an iperf3 server had not yet noticed that its last client was gone. Raises RunError."""
-    for _ in range(3):
+    for wait_s in (0.5, 1.0, 2.0, 4.0):
         try:
             return _run_round(network, one)
         except RuntimeError as problem:
             reason = problem
-            time.sleep(0.5)
+            time.sleep(wait_s)  # what the last client had not sent is still on its way, and holds its port
     raise RunError(f"the link check did not get through: {reason}\n  is the machine busy with something else?")
 
 
@@ -194,7 +196,7 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
                 *("--cport", str(flow.src_port), "-C", "reno", "-w", "400K", "-t", "10", "--connect-timeout", "5000"),
             ]
             clients.append(network.net[qp.src.node].popen(command, **{**_QUIET, "stderr": subprocess.PIPE}))
-        time.sleep(_SETTLE_S)
+        time.sleep(_SETTLE_S + _SETTLE_PER_FLOW_S * len(clients))
         readings: dict[str, list[tuple[int, bytes]]] = {node: [] for node in nodes}
         until = time.monotonic() + _MEASURE_S
         while time.monotonic() < until:

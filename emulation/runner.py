@@ -61,8 +61,6 @@ from traffic.budget import Demand, demand, pairs_of
 from traffic.engines import make_engine
 from traffic.sources import make_source
 
-#: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
-SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES = 512 << 20, 64 << 20
 LONE_TRANSFERS = 5
 #: Linux does not pace the first ten segments of a connection (`tcp_update_skb_after_send`); adaptive striping may give
 #: one of two queue pairs less than its half.
@@ -147,7 +145,8 @@ class Run:
         self._step("starting controller, switches and hosts")
         net, controller, keeper = self._bring_up()
         # Engine, agents and iperf3 are small and must be prompt; what is started from here on inherits it.
-        self.favoured = priority.favour([os.getpid(), *(switch.daemon_pid for switch in net.switches)])
+        switches = priority.favour([switch.daemon_pid for switch in net.switches], priority.SWITCHES)
+        self.favoured = priority.favour([os.getpid()], priority.AGENTS) and switches
         self._step("checking every link")
         rates, again = check_links(net, self.rounds, self.scenario.fidelity.link_rate_pct / 100)
         self._step("opening queue pairs")
@@ -227,7 +226,7 @@ class Run:
         if failed:
             raise RunError(f"{len(failed)} of {len(pings)} first pings failed: {failed[0][0]} -> {failed[0][1]} ...")
         for switch in net.switches:
-            if not sockbuf.deepen(switch.daemon_pid, SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES):
+            if not sockbuf.deepen(switch.daemon_pid):
                 raise RunError(f"{switch.name} has no packet sockets to enlarge")
 
     def _lone_deviations(self, pool: AgentPool) -> list[float]:

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from emulation.priority import SAMPLER, favour
 from emulation.qdisc_dump import Layout, QdiscDump, counters_of, rows_of
-from emulation.priority import favour
 from results.schema import PORTS
 from results.writer import TableWriter
 
@@ -190,7 +190,7 @@ class Sampler:
 
 def main() -> None:
     """Entry point: settings on standard input."""
-    favour([os.getpid()])  # a late sample is a missed peak
+    favour([os.getpid()], SAMPLER)  # a late sample is a missed peak
     try:
         sampler = Sampler(json.loads(sys.stdin.readline()))
         print(json.dumps({"ready": True}), flush=True)

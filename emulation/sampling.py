@@ -69,6 +69,7 @@ class SamplerProcess:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
+            start_new_session=True,  # a session of its own has its own share of the cores
         )
         self._say(settings)
         self._hear()

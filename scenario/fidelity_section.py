@@ -26,8 +26,9 @@ class FidelitySection(Section):
         MIN_RESOLUTION_FRAMES, ge=1, le=1000, description="fewest frames per connection of the median handoff"
     )
     budget_pct: float = Field(
-        100.0, gt=0, le=1000, description="most of the machine's packet budget that all senders at line rate may use"
-    )
+        100.0, gt=0, le=1000,
+        description="most that all senders at line rate may ask for, of what the machine forwards when saturated",
+    )  # fmt: skip
     maxmin_median_min: float = Field(
         0.95, gt=0, le=1, description="least median of actual durations over those in the max-min replay"
     )
