@@ -95,7 +95,7 @@ def _budget(m: Measured, limits: FidelitySection) -> Check:
     used = 100 * SAFE_SHARE * m.budget_used
     return Check(
         "packet_budget_used_pct", used, "%", f"<= {limits.budget_pct:g}", used <= limits.budget_pct,
-        "all senders at line rate, of the switch-hops/s that this machine forwards at saturation; a chosen scale aims at"
+        "all senders at line rate, of the switch-hops/s this machine forwards at saturation; a chosen scale aims at"
         f" {SAFE_SHARE:.0%}", m.budget_used,
     )  # fmt: skip
 
