@@ -15,6 +15,7 @@ from rich.table import Table
 from analysis.metrics import summarise
 from analysis.service import objectives
 from cli.app import err, out, print_json
+from cli.estimate import wall_minutes
 from cli.progress import RunProgress
 from emulation.launch import MACHINE_CHECK
 from emulation.launch import run as run_emulation
@@ -33,8 +34,6 @@ from traffic.readers.sessions import session_files
 EMULATED_RUNS = 4
 #: From one emulated load to the next, lower one.
 STEP = 1.15
-#: Wall seconds of an emulated run around its serving.
-AROUND_S = 45.0
 
 
 @dataclass(frozen=True)
@@ -84,9 +83,9 @@ def find_rate(settings: Scenario, folder: Path, attainment: float, json: bool) -
         budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
     met, factor = None, bracket.met
     dilation = _resolved(loaded(settings, factor, most_users), budget).scale.dilation or 1.0
-    minutes = (took_s[factor] * dilation + AROUND_S) / 60
+    minutes = wall_minutes(took_s[factor], dilation)
     err.print(
-        f"emulating {factor:.3g} times the load: about {minutes:.0f} min (a model second lasts {dilation:.3g} s), and"
+        f"emulating {factor:.3g} times the load: about {max(1, minutes):.0f} min (a model second lasts {dilation:.3g} s), and"
         f" about as long for each further run that is needed, {EMULATED_RUNS} in all at most; --resolution 20 or fewer"
         " --requests are faster",
         highlight=False,

@@ -15,6 +15,7 @@ from analysis.metrics import summarise
 from analysis.report import write_report
 from cli import options
 from cli.app import err, out, print_json
+from cli.estimate import fabric_free, length_note
 from cli.fault_times import warn_of_late_faults
 from cli.find_rate import find_rate as find_serviceable
 from cli.progress import RunProgress
@@ -102,6 +103,8 @@ def run(
     with RunProgress("this machine") as progress:
         budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
     resolved = resolve({settings.name: settings}, budget)[settings.name]
+    note = length_note(settings.name, {settings.name: resolved}, fabric_free(resolved).end_s)
+    err.print(note, highlight=False)
     warn_of_late_faults(resolved)
     with RunProgress(settings.name) as progress:
         ended = run_emulation(folder, resolved, budget, progress, pcap or [])
