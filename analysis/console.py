@@ -133,7 +133,7 @@ def renderable(comparison: Comparison, report: Path | None = None) -> Renderable
     for label, faults in comparison.faults:
         parts += [Text(f"Faults: {label}", style="bold"), faults_of_run(faults), Text()]
     if notes := comparison.notes():
-        parts += [_list("Captures and paths", notes), Text()]
+        parts += [_list("Notes on the run", notes), Text()]
     if comparison.fidelity:
         parts += [fidelity_table(comparison), Text()]
         if failures := _failures(comparison):

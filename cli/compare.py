@@ -15,6 +15,7 @@ from analysis.compare import Comparison
 from analysis.compare import compare as compare_arms
 from analysis.console import print_comparison
 from analysis.metrics import summarise
+from analysis.notes import source_notes
 from analysis.report import write_report
 from cli import options
 from cli.app import err, out, print_json
@@ -63,6 +64,7 @@ def compare(
     trace_format: options.TraceFormat = "auto",
     skip: options.Skip = 0,
     speedup: options.Speedup = 1.0,
+    skip_bad_rows: options.SkipBadRows = False,
     rate_factor: options.RateFactor = None,
     dilation: options.Dilation = None,
     resolution: options.Resolution = None,
@@ -79,6 +81,7 @@ def compare(
         trace_format=trace_format,
         skip=skip,
         speedup=speedup,
+        skip_bad_rows=skip_bad_rows,
         rate_factor=rate_factor,
         dilation=dilation,
         resolution=resolution,
@@ -94,8 +97,10 @@ def compare(
         resolve(plan, TYPICAL_BUDGET_HOPS_PER_S)  # whatever does not fit is said before anything starts
     require_machine()
     require_transport(base)
-    if too_much := offered(base, make_source(base)).sentence():
-        err.print(f"Note: {too_much}", highlight=False, markup=False)
+    source = make_source(base)
+    for note in (*source_notes(getattr(source, "summary", {})), offered(base, source).sentence()):
+        if note:
+            err.print(f"Note: {note}", highlight=False, markup=False)
     folder = out_folder or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     require_new_folder(folder)
     began = time.monotonic()

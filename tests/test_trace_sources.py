@@ -264,6 +264,17 @@ def test_the_command_line_tells_the_format_by_content(tmp_path: Path) -> None:
         scenario_with_options(None, trace=tmp_path, trace_format="csv")
 
 
+def test_the_command_line_can_leave_bad_rows_out(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n0,5,5\nx,5,5\n2,5,5\n3,5,5\n")
+    with pytest.raises(InputError, match="line 3"):
+        make_source(scenario_with_options(None, trace=path, requests=2))
+    found = make_source(scenario_with_options(None, trace=path, requests=2, skip_bad_rows=True))
+    assert summary(found)["bad_rows_skipped"] == 1
+    with pytest.raises(InputError, match="--skip-bad-rows = True: needs --trace"):
+        scenario_with_options(None, skip_bad_rows=True)
+
+
 @pytest.mark.parametrize(
     ("workload", "what"),
     [
