@@ -189,12 +189,12 @@ def test_a_recorded_pair_must_be_allowed_by_the_pairing(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"line 3 = 'gpu2 -> .*pairing same_block lets server1 hand off to gpu") as caught:
         recorded(path, "routing", "5,1,2,1000,40\n6,1,7,1000,40", **block)
     assert "serving.pairing: any" in str(caught.value)
-    with pytest.raises(InputError, match="line 2 = .*same_block"):  # another block's prefill could not reach it
+    with pytest.raises(InputError, match=r"line 2 = .*same_block"):  # another block's prefill could not reach it
         recorded(path, "routing", "5,1,2,1000,40", placement="jsq", decode_placement="recorded", **block)
 
 
 def test_placement_by_records_needs_records() -> None:
-    with pytest.raises(InputError, match="decode_placement = 'recorded': workload.kind coding_agent does not record"):
+    with pytest.raises(InputError, match=r"decode_placement = 'recorded': workload.kind coding_agent does not record"):
         make_source(check_scenario({"serving": {"decode_placement": "recorded"}}))
 
 
