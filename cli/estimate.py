@@ -26,7 +26,7 @@ def wall_minutes(end_s: float, dilation: float | None, runs: int = 1) -> float:
 
 
 def length_note(name: str, resolved: Mapping[str, Scenario], end_s: float) -> str:
-    """One line for a person: how long these runs (scale resolved, the same for all) take, and what makes them shorter."""
+    """One line for a person: how long these runs (scale resolved, the same for all) take, and what shortens them."""
     some = next(iter(resolved.values()))
     minutes = wall_minutes(end_s, some.scale.dilation, len(resolved))
     runs = "1 run" if len(resolved) == 1 else f"{len(resolved)} runs"

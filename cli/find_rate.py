@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 from rich.table import Table
 
+from analysis.fidelity import why_invalid
 from analysis.metrics import summarise
 from analysis.service import objectives
 from cli.app import err, out, print_json
@@ -85,9 +86,9 @@ def find_rate(settings: Scenario, folder: Path, attainment: float, json: bool) -
     dilation = _resolved(loaded(settings, factor, most_users), budget).scale.dilation or 1.0
     minutes = wall_minutes(took_s[factor], dilation)
     err.print(
-        f"emulating {factor:.3g} times the load: about {max(1, minutes):.0f} min (a model second lasts {dilation:.3g} s), and"
-        f" about as long for each further run that is needed, {EMULATED_RUNS} in all at most; --resolution 20 or fewer"
-        " --requests are faster",
+        f"emulating {factor:.3g} times the load: about {max(1, minutes):.0f} min (a model second lasts {dilation:.3g}"
+        f" s), and about as long for each further run that is needed, {EMULATED_RUNS} in all at most; --resolution 20"
+        " or fewer --requests are faster",
         highlight=False,
     )
     for number in range(1, EMULATED_RUNS + 1):
@@ -131,6 +132,8 @@ def _emulated(scenario: Scenario, factor: float, path: Path, budget_hops_per_s: 
     write_json(path / "summary.json", summary)
     rate = summary["requests"] / run.window().duration_s
     valid = run.fidelity()["valid"] is True
+    if not valid:
+        err.print(f"{path.name} is INVALID. {why_invalid(run.fidelity())}", highlight=False)
     return Tried(factor, "emulated", rate, float(summary["slo_attainment"]), valid)
 
 
@@ -153,8 +156,8 @@ def _finish(
         out.print(f"In simulation the search ended at a bound: {bound}.", highlight=False, markup=False)
     if met is None:
         out.print(
-            f"No load met {attainment:.0%}: the objectives are out of reach of this scenario, or, where emulated runs"
-            f" are INVALID, the machine was busy. Results are in {folder}", highlight=False, markup=False,
+            f"No load met {attainment:.0%}: the objectives are out of reach of this scenario, or the emulated runs are"
+            f" INVALID for the reasons given. Results are in {folder}", highlight=False, markup=False,
         )  # fmt: skip
         return
     out.print(

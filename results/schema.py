@@ -47,8 +47,7 @@ REQUESTS = pa.schema(
         ("held_tokens", pa.int32()),  # delta: of the prompt, that the decode target had already
         ("recomputed_tokens", pa.int64()),  # prefilled again after a failed handoff
         ("kv_bytes_sent", pa.int64()),  # model bytes handed to the network for it, repeats included
-        # Of these, for nothing: in transfers that were cancelled, or arrived before the request was given up or computed
-        # again.
+        # Of these, for nothing: cancelled, or arrived before the request was given up or its prompt computed again.
         ("kv_bytes_wasted", pa.int64()),
         ("operation", pa.string()),  # without serving a row is a message; null where requests are served
         ("ranks", pa.int32()),  # GPUs that take part in it

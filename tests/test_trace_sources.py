@@ -186,7 +186,8 @@ def test_a_recorded_pair_must_be_allowed_by_the_pairing(tmp_path: Path) -> None:
     path = tmp_path / "log"
     block = {"layout": "interleaved", "block_servers": 2, "pairing": "same_block"}
     recorded(path, "routing", "5,1,2,1000,40", **block)  # servers 1 and 2: a rank stands for its instance
-    with pytest.raises(InputError, match=r"line 3 = 'gpu2 -> .*pairing same_block lets server1 hand off to gpu") as caught:
+    says = r"line 3 = 'gpu2 -> .*pairing same_block lets server1 hand off to gpu"
+    with pytest.raises(InputError, match=says) as caught:
         recorded(path, "routing", "5,1,2,1000,40\n6,1,7,1000,40", **block)
     assert "serving.pairing: any" in str(caught.value)
     with pytest.raises(InputError, match=r"line 2 = .*same_block"):  # another block's prefill could not reach it
