@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import IO
 
 from controller.status_socket import NAME as SOCKET_NAME
-from emulation import cabling, fidelity, meta, network, openflow_polls, sockbuf, transfers
+from emulation import cabling, fidelity, meta, network, openflow_polls, shaping, sockbuf, transfers
 from emulation.agents import AgentPool
 from emulation.attach import publish
 from emulation.capture import Captures
@@ -49,6 +49,7 @@ from results.reader import RunFolder
 from results.schema import GPUS, REQUESTS, TRANSFERS
 from results.writer import EventLog, open_log, write_json, write_table, write_text
 from scenario.errors import RunError, TestbedError
+from scenario.fault_names import slow_ports
 from scenario.models import Scenario
 from scenario.scale import ACK_SHARE, Scale
 from scenario.wiring import as_wired
@@ -274,6 +275,7 @@ class Run:
         iperf = IperfPlayer(net, self.iperf_streams, self.scale)
         if self.polls:
             keeper.start_polls(self.polls)
+        shaping.slow_down(net.shapes, slow_ports(self.scenario, self.fabric))
         self._step("serving")
         start_ns = time.monotonic_ns() + 200_000_000
         iperf.start_ns = start_ns
