@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.arms import ArmResult
+from analysis.failures import CAUSES
 from analysis.formats import NONE, change, data_size, number, percent
 from analysis.ports import ROLES
 from analysis.stats import P99_MIN_COUNT, Interval
@@ -77,7 +78,10 @@ def result_rows(arms: Sequence[ArmResult]) -> tuple[ResultRow, ...]:
         rows.append(ResultRow(key, label, unit, group, tuple(values), tuple(intervals), style, compared, indicative))
 
     row("Requests", "completed", "Completed (n)", "", "count")
-    row("Requests", "failed", "Failed (time-outs count)", "", "count")
+    row("Requests", "failed", "Failed, for whatever reason", "", "count")
+    for key, text in CAUSES.items():
+        if any(arm.summary.get(key) for arm in arms):
+            row("Requests", key, f"of them {text}", "", "count")
     for name, label in (("mean", "mean"), ("p50", "P50"), ("p90", "P90"), ("p99", "P99")):
         row("TTFT", f"{name}_ttft_ms", f"TTFT {label}", "ms", compared=True)
     row("Messages", "makespan_s", "Makespan", "s", compared=True)

@@ -42,6 +42,7 @@ from emulation.network import EmulatedNetwork
 from emulation.sampling import SamplerProcess, rates_hz, sample_hz
 from emulation.sandbox import STATE_DIR
 from emulation.serve import ServingLoop
+from emulation.stopping import WRITING, WRITTEN
 from emulation.takeover import ControllerKeeper
 from emulation.watch import ConnectionWatch
 from results.reader import RunFolder
@@ -161,6 +162,7 @@ class Run:
         lone = self._lone_deviations(pool)
         sampler, loop, cpu_share, losses = self._serve(net, pool, controller, keeper)
         self._keep(net, controller, keeper, rates, again, lone, sampler, loop, cpu_share, losses)
+        say(phase=WRITTEN)
         pool.close()
         controller.close()
         return 130 if self.stop_asked else 0
@@ -338,7 +340,7 @@ class Run:
         cpu_share: float,
         losses: Losses,
     ) -> None:
-        say(phase="writing results")
+        say(phase=WRITING)
         sent = list(loop.transfers.values())
         history = transfers.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)

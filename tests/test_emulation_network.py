@@ -329,6 +329,22 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, hangs: str) -> None:
     assert settled(before) == {}
 
 
+@pytest.mark.alone
+def test_further_ctrl_c_while_results_are_written_loses_none(tmp_path: Path) -> None:
+    process = start(tmp_path, "--arm", "ZCube")
+    wait_until_serving(tmp_path, process)
+    for _ in range(4):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in errors
+    run = RunFolder(tmp_path / "out" / "small" / "zcube")
+    assert run.meta()["interrupted"] is True
+    assert len(run.requests()) > 0 and len(run.ports()) > 0 and run.has("transfers.parquet")
+    assert not list(run.path.glob("*.partial"))
+    assert "Ctrl-C is ignored" in errors
+
+
 def test_ctrl_c_before_anything_is_measured_says_so_and_leaves_no_socket(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     folder = tmp_path / "out"
