@@ -51,7 +51,7 @@ def members(figures: PortFigures, group: str) -> pd.DataFrame:
             "utilisation": groups["sent"].sum() / groups["gbps"].sum(),
             "over_threshold_port_s": groups["over_threshold_s"].sum(),
             "would_pause_port_s": groups["would_pause_s"].sum(),
-            "would_pauses": groups["would_pauses"].sum(),
+            "would_pauses": groups["would_pauses"].sum().astype(int),
             "backlog_peak_frames": groups["backlog_peak_frames"].max(),
         }
     )
@@ -109,8 +109,9 @@ def hot_ports(ports: pd.DataFrame, window_s: float) -> pd.DataFrame:
     A NIC's own queue is left out: what waits there has not entered the fabric.
     """
     share = ports["over_threshold_s"] / window_s
-    chosen = ports[(ports["role"] != ROLES[0]) & (share >= HOT_SHARE)].assign(over_share=share)
-    columns = ["label", "node", "tier", "load", "over_share", "backlog_p50_frames", "backlog_p95_frames",
+    shown = ports.assign(over_share=share, utilisation=ports["load"])
+    chosen = shown[(ports["role"] != ROLES[0]) & (share >= HOT_SHARE)]
+    columns = ["label", "node", "tier", "utilisation", "over_share", "backlog_p50_frames", "backlog_p95_frames",
                "backlog_p99_frames", "backlog_peak_frames", "peak_s", "longest_over_start_s", "longest_over_s",
                "would_pause_s"]  # fmt: skip
     return chosen[columns].sort_values("over_share", ascending=False, kind="stable")

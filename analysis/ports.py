@@ -56,8 +56,11 @@ _TIER_ORDER = (
 
 #: Percentiles of backlog over time that every port and group of ports gets.
 BACKLOG_PERCENTILES = (50, 95, 99)
-#: What a port belongs to: its tier, its switch, and the rail and NIC at its GPU end, sending and receiving apart.
-GROUPS = ("tier", "switch", "rail", "nic")
+#: What a port belongs to: all switch ports, its tier, its switch, and the rail and NIC at its GPU end, sending and
+#: receiving apart.
+GROUPS = ("fabric", "tier", "switch", "rail", "nic")
+#: The one member of the group `fabric`: a sender's own queue is not the fabric's.
+SWITCH_PORTS = "switch ports"
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,8 @@ class PortInfo:
         """The member of one of GROUPS that this port belongs to; None where it belongs to none."""
         if group == "tier":
             return self.tier
-        if group == "switch":
-            return None if self.role == ROLES[0] else self.node
+        if group in ("fabric", "switch"):
+            return None if self.role == ROLES[0] else self.node if group == "switch" else SWITCH_PORTS
         if self.gpu_rank is None:
             return None
         gpu, way = (self.node, "sending") if self.role == ROLES[0] else (self.peer, "receiving")

@@ -12,7 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from analysis import charts
+from analysis import charts, telemetry_charts
+from analysis import telemetry_tables as tables
 from analysis.arms import ArmResult
 from analysis.compare import Comparison
 from analysis.formats import data_size, number, percent, short
@@ -74,6 +75,21 @@ def _tiers(arm: ArmResult) -> list[dict[str, str]]:
         }
         for row in tier_table(arm.data.ports.table).to_dict("records")
     ]
+
+
+def _queues(comparison: Comparison) -> dict[str, Any] | None:
+    """What templates/queues.html.j2 shows; None without sampled queues."""
+    arms = [arm for arm in comparison.runs if arm.data.ports is not None]
+    if not arms:
+        return None
+    return {
+        "imbalance": [(arm.label, tables.imbalance_rows(arm)) for arm in arms],
+        "rule": tables.hot_rule(arms[0]),
+        "hot": [(arm.label, tables.hot_summary(arm), tables.hot_port_rows(arm)) for arm in arms],
+        "pause_note": tables.pause_note(arms[0]),
+        "pauses": tables.pause_rows(arms),
+        "scheduler": tables.scheduler_rows(arms),
+    }
 
 
 def _scenarios(comparison: Comparison) -> list[dict[str, str]]:
@@ -139,6 +155,10 @@ def render(comparison: Comparison, title: str = "") -> str:
         heatmaps=_heatmaps(comparison),
         timelines=[] if flows else _timelines(comparison),
         tiers=[(arm.label, _tiers(arm)) for arm in comparison.runs if arm.data.ports is not None],
+        queues=_queues(comparison),
+        gpu_time=_html(None if flows else telemetry_charts.gpu_time_bars(comparison), "gpu-time"),
+        decode_queue=_html(None if flows else telemetry_charts.decode_queue_lines(comparison), "decode-queue"),
+        decode_rows=[] if flows else tables.queue_rows(comparison.arms),
         frame_bytes=data_size(comparison.runs[0].data.scale.model_bytes_per_frame),
         scenarios=_scenarios(comparison),
         stage_texts=[(STAGE_SHORT[stage], text) for stage, text in STAGE_TEXT.items()],

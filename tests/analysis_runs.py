@@ -147,6 +147,7 @@ def _serve(plan: Plan, fabric: Fabric) -> tuple[pd.DataFrame, pd.DataFrame, dict
                 "decode_instance": dst.server,
                 "prefill_gpu": src.name,
                 "decode_gpu": dst.name,
+                "candidates": json.dumps({"decode": {gpu.name: 0.0 for gpu in fabric.gpus[half:]}}),
                 "t_arrival_s": arrival[i],
                 "t_prefill_waiting_s": arrival[i] + 0.002,
                 "t_prefill_forward_s": start,
