@@ -1,8 +1,11 @@
 """Two counts of the same bytes: that of the egress queues (ports.parquet) and OpenFlow's (of_ports.parquet).
 
 Both count whole frames that left a switch port. From a port's first OpenFlow reply that falls between two samples on,
-at the time of each reply, the growth of one is held against that of the other, interpolated between its samples. A
-reply's time is that of its arrival at the controller, so at line rate a few frames of difference are its way there.
+at the time of each reply, the growth of one is held against that of the other, interpolated between its samples.
+
+When a switch read its counters it says by its own clock (`duration_s`, the age of the port); the promptest reply of a
+port sets that clock against the run's. The time at which a reply reached the controller would not do: where that is
+busy, it comes many frames later.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ class CounterDifference:
 
 
 def compare_counters(of_ports: pd.DataFrame, ports: pd.DataFrame, frame_bytes: int) -> CounterDifference | None:
-    """Hold `tx_bytes_raw` of both tables against each other (columns t_wall_s, node, port, tx_bytes_raw), switch port
-    by switch port. None where they have no two common times."""
+    """Hold `tx_bytes_raw` of both tables against each other, switch port by switch port (columns t_wall_s, node, port,
+    tx_bytes_raw, and of OpenFlow's duration_s). None where they have no two common times."""
     ours = dict(list(ports.groupby(["node", "port"], sort=False, observed=True)))
     worst, where, end_share, compared, times = -1.0, ("", 0), math.nan, 0, 0
     for (node, number), replies in of_ports.groupby(["node", "port"], sort=False):
@@ -43,7 +46,8 @@ def compare_counters(of_ports: pd.DataFrame, ports: pd.DataFrame, frame_bytes: i
         if mine is None:
             continue
         t, sent = (mine[name].to_numpy(dtype=np.float64) for name in ("t_wall_s", "tx_bytes_raw"))
-        asked = replies["t_wall_s"].to_numpy(dtype=np.float64)
+        age = replies["duration_s"].to_numpy(dtype=np.float64)
+        asked = age + (replies["t_wall_s"].to_numpy(dtype=np.float64) - age).min()
         inside = (asked >= t.min()) & (asked <= t.max())
         if inside.sum() < 2:
             continue
@@ -66,4 +70,6 @@ def counter_difference(folder: Path, frame_bytes: int) -> CounterDifference | No
     if not run.has("of_ports.parquet"):
         return None
     columns = ("t_wall_s", "node", "port", "tx_bytes_raw")
-    return compare_counters(run.table("of_ports", columns).to_pandas(), run.ports(columns), frame_bytes)
+    return compare_counters(
+        run.table("of_ports", (*columns, "duration_s")).to_pandas(), run.ports(columns), frame_bytes
+    )

@@ -148,7 +148,10 @@ def test_imbalance_at_its_ends() -> None:
     assert math.isnan(imbalance([]).jain) and math.isnan(imbalance([0.0, 0.0]).cv)
 
 
-def reduced(table: pd.DataFrame, window: Window = Window(0.0, 2.0), **more: PauseThresholds) -> ports.PortFigures:
+WINDOW = Window(0.0, 2.0)
+
+
+def reduced(table: pd.DataFrame, window: Window = WINDOW, **more: PauseThresholds) -> ports.PortFigures:
     return ports.reduce_ports(table, INFOS, SCALE, window, 16, **more)
 
 
@@ -238,7 +241,7 @@ def test_a_run_folder_has_them_and_they_agree_with_its_samples(tmp_path: Path) -
     over = (mine["backlog_bytes_raw"].to_numpy() / 9000 >= 16) @ hold
     label = found["fabric_backlog_peak_port"]
     assert found["fabric_ports"][label]["over_threshold_s"] == pytest.approx(over)
-    assert 0 < found["fabric_would_pause_port_s"]
+    assert found["fabric_would_pause_port_s"] > 0
     assert sum(row["would_pauses"] for row in found["fabric_switches"].values()) == found["fabric_would_pauses"]
     assert {row["members"] for scope, row in found["fabric_imbalance"].items() if scope.startswith("NICs")} == {32}
     assert load(run).scenario.telemetry.xoff_frames == 16
