@@ -64,6 +64,7 @@ def _timelines(comparison: Comparison) -> list[dict[str, Any]]:
 def _tiers(arm: ArmResult) -> list[dict[str, str]]:
     if arm.data.ports is None:
         return []
+    spread = arm.summary["fabric_imbalance"]
     return [
         {
             "tier": str(row["tier"]),
@@ -72,6 +73,8 @@ def _tiers(arm: ArmResult) -> list[dict[str, str]]:
             "port": str(row["busiest_port"]),
             "mean": percent(row["load_mean"]),
             "imbalance": number(row["imbalance"]),
+            "cv": number(spread.get(f"ports, {row['tier']}", {}).get("cv")),
+            "jain": number(spread.get(f"ports, {row['tier']}", {}).get("jain")),
         }
         for row in tier_table(arm.data.ports.table).to_dict("records")
     ]

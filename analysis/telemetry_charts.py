@@ -61,7 +61,7 @@ def gpu_time_bars(comparison: Comparison) -> go.Figure | None:
         130 + 34 * len(rows),
         barmode="stack",
         bargap=0.3,
-        legend={**_BELOW, "y": -0.12 - 2.0 / (3 + len(rows))},
+        legend={**_BELOW, "y": -52 / (70 + 34 * len(rows))},
         margin={"l": 60, "r": 20, "t": 10, "b": 50},
         xaxis=axis("share of the window, %", range=[0, 100.5]),
         yaxis=axis("", autorange="reversed", showgrid=False),

@@ -15,7 +15,7 @@ SHOWN = 8
 
 
 def imbalance_rows(arm: ArmResult) -> list[dict[str, str]]:
-    """A row a scope (`imbalance.imbalance_table`)."""
+    """A row a scope of switches, rails and NICs (`imbalance.imbalance_table`); ports have a table of tiers."""
     return [
         {
             "scope": scope,
@@ -28,6 +28,7 @@ def imbalance_rows(arm: ArmResult) -> list[dict[str, str]]:
             "jain": number(row["jain"]),
         }
         for scope, row in arm.summary.get("fabric_imbalance", {}).items()
+        if not scope.startswith("ports, ")
     ]
 
 
