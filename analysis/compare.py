@@ -12,6 +12,8 @@ from typing import Any
 
 from analysis.arms import Arm, ArmResult, read_arm
 from analysis.caveats import limits, must_know
+from analysis.diagnosis import Diagnosis
+from analysis.diagnosis_lines import diagnoses, diagnosis_lines
 from analysis.equality import EqualityRow, equality_rows
 from analysis.failover import Failover, failover
 from analysis.fidelity import LABELS, FidelityRow, fidelity_rows
@@ -38,6 +40,8 @@ class Comparison:
     fidelity: tuple[FidelityRow, ...]
     #: Label and faults of each run whose scenario has some.
     faults: tuple[tuple[str, Failover], ...] = ()
+    #: Label and diagnosis of each run that served something.
+    diagnoses: tuple[tuple[str, Diagnosis], ...] = ()
 
     @property
     def alone(self) -> bool:
@@ -152,6 +156,10 @@ class Comparison:
         """What else the runs left: captures, and paths where switches or the agents chose among several."""
         return tuple(line for arm in self.runs for line in run_notes(arm))
 
+    def diagnosis_lines(self) -> tuple[tuple[str, str, str], ...]:
+        """Of each run that was diagnosed: what was named, where handoffs lost time, congestion by class."""
+        return tuple(diagnosis_lines(label, found) for label, found in self.diagnoses)
+
     def must_know(self) -> tuple[str, ...]:
         """The four things that a reader must know before any figure."""
         return must_know(self.runs)
@@ -207,6 +215,7 @@ class Comparison:
                 "results": results,
                 "bound": self.bound_lines(),
                 "faults": {label: one.to_json() for label, one in self.faults},
+                "diagnoses": {label: one.to_json() for label, one in self.diagnoses},
                 "notes": self.notes(),
                 "does_not_show": self.limits(),
             }
@@ -242,6 +251,7 @@ def compare(arms: Sequence[Arm], seed: int | None = None, resamples: int = RESAM
         results=result_rows(results),
         fidelity=fidelity_rows(results),
         faults=tuple((one.label, failover(one.arm.path)) for one in results if _had_faults(one)),
+        diagnoses=diagnoses(results),
     )
 
 

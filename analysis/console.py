@@ -130,6 +130,12 @@ def renderable(comparison: Comparison, report: Path | None = None) -> Renderable
     parts += [_list("In short", comparison.headline()), Text()]
     if not comparison.alone:
         parts += [_list("3. The fabric-free bound", comparison.bound_lines()), Text()]
+    if diagnosed := comparison.diagnosis_lines():
+        parts.append(Text("Diagnosis, and congestion by class (`zcube diagnose RUN` says more)", style="bold"))
+        for first, *others in diagnosed:
+            parts.append(Padding(Text(f"· {first}"), (0, 0, 0, 2)))
+            parts += [Padding(Text(line, style="dim"), (0, 0, 0, 4)) for line in others]
+        parts.append(Text())
     for label, faults in comparison.faults:
         parts += [Text(f"Faults: {label}", style="bold"), faults_of_run(faults), Text()]
     if notes := comparison.notes():

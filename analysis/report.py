@@ -25,7 +25,8 @@ from scenario.flow_workloads import FlowWorkload
 _CONFIG = {"displaylogo": False, "responsive": True, "displayModeBar": False}
 
 
-def _html(figure: go.Figure | None, name: str) -> Markup:
+def figure_html(figure: go.Figure | None, name: str) -> Markup:
+    """A figure as a part of a page; nothing for None."""
     if figure is None:
         return Markup("")
     text = figure.to_html(full_html=False, include_plotlyjs=False, include_mathjax=False, config=_CONFIG, div_id=name)
@@ -42,7 +43,7 @@ def _heatmaps(comparison: Comparison) -> list[dict[str, Any]]:
         found.append(
             {
                 "label": arm.label,
-                "figure": _html(figure, f"backlog-{index}"),
+                "figure": figure_html(figure, f"backlog-{index}"),
                 "peak": short(summary["fabric_backlog_peak_frames"]),
                 "peak_bytes": data_size(summary["fabric_backlog_peak_bytes"]),
                 "port": summary.get("fabric_backlog_peak_port", ""),
@@ -56,7 +57,7 @@ def _timelines(comparison: Comparison) -> list[dict[str, Any]]:
     top = charts.slowest_ms(comparison.runs)
     sample = charts.sample_requests(comparison.runs[0])
     return [
-        {"label": arm.label, "figure": _html(charts.timeline(arm, sample, top), f"timeline-{index}")}
+        {"label": arm.label, "figure": figure_html(charts.timeline(arm, sample, top), f"timeline-{index}")}
         for index, arm in enumerate(comparison.runs)
     ]
 
@@ -152,9 +153,9 @@ def render(comparison: Comparison, title: str = "") -> str:
         made=_made(comparison.runs[0]),
         plotly_js=Markup(get_plotlyjs()),  # noqa: S704 - the library's own code
         flows=flows,
-        cdf=_html(draw(comparison), name),
-        stages=_html(None if flows else charts.stage_split(comparison), "stages"),
-        loads=_html(charts.link_loads(comparison), "loads"),
+        cdf=figure_html(draw(comparison), name),
+        stages=figure_html(None if flows else charts.stage_split(comparison), "stages"),
+        loads=figure_html(charts.link_loads(comparison), "loads"),
         heatmaps=_heatmaps(comparison),
         timelines=[] if flows else _timelines(comparison),
         tiers=[(arm.label, _tiers(arm)) for arm in comparison.runs if arm.data.ports is not None],

@@ -12,7 +12,6 @@ import gc
 import json
 import math
 import os
-import select
 import signal
 import statistics
 import subprocess
@@ -26,7 +25,7 @@ from pathlib import Path
 from typing import IO
 
 from controller.status_socket import NAME as SOCKET_NAME
-from emulation import cabling, fidelity, meta, network, openflow_polls, sockbuf, transfers
+from emulation import cabling, fidelity, meta, network, openflow_polls, shaping, sockbuf, transfers
 from emulation.agents import AgentPool
 from emulation.attach import publish
 from emulation.capture import Captures
@@ -37,6 +36,7 @@ from emulation.faults import FaultPlayer
 from emulation.iperf import IperfPlayer, iperf_streams
 from emulation.launch import POLLS_LOG
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
+from emulation.liveness import Liveness
 from emulation.losses import Losses
 from emulation.mooncake import MooncakePool
 from emulation.network import EmulatedNetwork
@@ -49,6 +49,7 @@ from results.reader import RunFolder
 from results.schema import GPUS, REQUESTS, TRANSFERS
 from results.writer import EventLog, open_log, write_json, write_table, write_text
 from scenario.errors import RunError, TestbedError
+from scenario.fault_names import slow_ports
 from scenario.models import Scenario
 from scenario.scale import ACK_SHARE, Scale
 from scenario.wiring import as_wired
@@ -243,14 +244,6 @@ class Run:
             self.lone_ideal_s = ideal
         return found
 
-    def _check_alive(self, daemons: Mapping[str, int], sampler: SamplerProcess) -> None:
-        """Raise RunError when a switch or the sampler has ended: the run would go on, and be wrong."""
-        ended, _, _ = select.select(list(daemons.values()), [], [], 0)
-        for name, pidfd in daemons.items():
-            if pidfd in ended:
-                raise RunError(f"the Open vSwitch daemon of {name} ended while serving")
-        sampler.check()
-
     def _resolved(self, model_bytes: int) -> bool:
         """Whether a handoff is long enough to be compared: one of a few frames is latency and little else."""
         frames = self.scale.resolution_frames(model_bytes, self.demand.queue_pairs_per_transfer)
@@ -273,6 +266,7 @@ class Run:
         iperf = IperfPlayer(net, self.iperf_streams, self.scale)
         if self.polls:
             keeper.start_polls(self.polls)
+        shaping.slow_down(net.shapes, slow_ports(self.scenario, self.fabric))
         self._step("serving")
         start_ns = time.monotonic_ns() + 200_000_000
         iperf.start_ns = start_ns
@@ -285,7 +279,8 @@ class Run:
             loop.poll_s = 0.02
         shown = time.monotonic()
 
-        daemons = {switch.name: os.pidfd_open(switch.daemon_pid) for switch in net.switches}
+        watched = {f"the Open vSwitch daemon of {switch.name}": switch.daemon_pid for switch in net.switches}
+        liveness = Liveness({**watched, **pool.process_ids, "the sampler": sampler.process.pid})
         self.faults = FaultPlayer(
             net, self.scenario.faults, controller.status_path, self.events.write, start_ns, self.scale.dilation
         )
@@ -297,10 +292,12 @@ class Run:
             keeper.step()
             if time.monotonic() - shown >= 0.5:
                 shown = time.monotonic()
-                self._check_alive(daemons, sampler)
+                sampler.check()
+                liveness.check()
                 say(phase="serving", done=now.first_tokens, of=self.source.count)
 
         loop.run(lambda: self.stop_asked, progress)
+        liveness.close()
         cpu_share = cpu.busy_share()
         agents = self._statistics(pool)
         self.background = iperf.finish()

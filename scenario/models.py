@@ -10,7 +10,15 @@ from pydantic import Field, model_validator
 
 from scenario.background_section import BackgroundItem
 from scenario.fabric_section import FabricSection, RoutingSection
-from scenario.faults_section import FaultEvent, FaultsSection, Miscable, MissingFault, SwapFault, WrongPortFault
+from scenario.faults_section import (
+    FaultEvent,
+    FaultsSection,
+    Miscable,
+    MissingFault,
+    SlowCable,
+    SwapFault,
+    WrongPortFault,
+)
 from scenario.section import Section
 from scenario.serving_section import ServingSection
 from scenario.transport_section import TransportSection, refuse_for_mooncake
@@ -30,6 +38,7 @@ __all__ = [
     "Scenario",
     "Section",
     "ServingSection",
+    "SlowCable",
     "SwapFault",
     "TelemetrySection",
     "TransportSection",

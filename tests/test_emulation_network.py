@@ -198,6 +198,29 @@ def test_a_part_that_dies_while_serving_ends_the_run(tmp_path: Path, victim: str
     assert settled(before) == {}
 
 
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [
+        ("traffic/agent.py", "the agent of gpu"),
+        ("emulation.sampler", "the sampler"),
+        ("ovs-vswitchd", "the Open vSwitch daemon of"),
+    ],
+)
+def test_a_part_that_is_stopped_while_serving_ends_the_run(tmp_path: Path, victim: str, said: str) -> None:
+    before = snapshot()
+    process = start(tmp_path, "--arm", "ZCube")
+    wait_until_serving(tmp_path, process)
+    pid = agent_of(process) if victim == "traffic/agent.py" else pid_of(victim, process) or daemon_of(victim, process)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1 and "Traceback" not in errors, errors
+    assert said in errors and "was stopped while serving" in errors and "start the run again" in errors, errors
+    assert "serving" in [event["event"] for event in events_of(RunFolder(tmp_path / "out" / "small" / "zcube"))]
+    assert settled(before) == {}
+
+
 FAULT_AT_S = 2.0
 FAULTS = f"""
 faults: {{events: [{{at_s: {FAULT_AT_S}, down: [odd1-eth5--even2-eth5]}}]}}
