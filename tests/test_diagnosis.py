@@ -15,8 +15,8 @@ from analysis.diagnosis import CAUSES, Diagnosis, diagnose
 from analysis.diagnosis_answers import answers, headline
 from analysis.placement_skew import placement_skew
 from analysis.what_if import WhatIf
-from cli.main import app
 from cli.diagnose import repeated
+from cli.main import app
 from results.reader import RunFolder
 from scenario import hidden_causes
 from scenario.errors import InputError
