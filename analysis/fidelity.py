@@ -21,6 +21,8 @@ LABELS = {
     "engine_lag_p99_ms": "Lag of the serving engine, P99",
     "sampler_lag_p99_ms": "Lag of the queue sampler, P99",
     "sampler_cpu_pct": "CPU of the queue sampler",
+    "sampler_gap_max_ms": "Longest gap of the queue sampler",
+    "openflow_bytes_worst_difference_frames": "Sent bytes, OpenFlow's count against the queues', worst",
     "cpu_pct": "CPU of the machine while serving",
     "controller_restarts": "Controllers that were replaced during the run",
     "transfers_verified": "Transfers whose every byte was verified",

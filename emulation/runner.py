@@ -30,6 +30,7 @@ from emulation.agents import AgentPool
 from emulation.attach import publish
 from emulation.capture import Captures
 from emulation.control import Controller, make_plan
+from emulation.counter_check import counter_difference
 from emulation.cpu import CpuClock
 from emulation.faults import FaultPlayer
 from emulation.iperf import IperfPlayer, iperf_streams
@@ -382,6 +383,7 @@ class Run:
             fault_events=self.faults.failures_played,
             iperf_streams=len(self.iperf_streams),
             controller_restarts=keeper.restarts,
+            counters=None if self.stop_asked else counter_difference(self.folder, self.scale.frame_bytes),
         )
         verdict = fidelity.judge(measured)
         verdict["links"] = [

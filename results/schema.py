@@ -101,6 +101,18 @@ PORTS = pa.schema(
     ]
 )
 
+#: Stretches in which a node's ports had no sample for longer than three of the periods that were due then.
+GAPS = pa.schema(
+    [
+        ("node", pa.string()),
+        ("t_s", pa.float64()),  # of the last sample before; the end of the gap is t_s + length_s
+        ("t_wall_s", pa.float64()),
+        ("length_s", pa.float64()),
+        ("length_wall_s", pa.float64()),
+        ("period_wall_s", pa.float64()),  # that was due
+    ]
+)
+
 _RATES = ("bps_raw", "gbps", "packets_per_wall_s")  # emulated bit/s; model Gb/s, headers included
 _OF_TIME = [
     ("t_s", pa.float64()),  # when the reply arrived at the controller; the first poll is just before 0
@@ -170,6 +182,7 @@ TABLES: dict[str, pa.Schema] = {
     "requests": REQUESTS,
     "transfers": TRANSFERS,
     "ports": PORTS,
+    "gaps": GAPS,
     "gpus": GPUS,
     "of_ports": OF_PORTS,
     "of_flows": OF_FLOWS,
