@@ -17,7 +17,7 @@ VERBS = (
 for verb in (sys.argv[1],) if sys.argv[1:] and sys.argv[1] in VERBS else VERBS:
     import_module(f"cli.{verb}").register(app)
 
-__all__ = ["main"]
+__all__ = ["app", "main"]
 
 if __name__ == "__main__":
     main()

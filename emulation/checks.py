@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from emulation.counter_check import CounterDifference
 from emulation.ovs_counters import DatapathCounts
 from emulation.pressure import Waits
 from scenario.fidelity_section import FidelitySection
@@ -131,3 +132,22 @@ def upcall_checks(counts: DatapathCounts | None, limits: FidelitySection) -> lis
             f" {counts.missed} needed an upcall", ONE_STEP,
         )
     ]  # fmt: skip
+
+
+def telemetry_checks(sampler: Mapping[str, float], counters: CounterDifference | None) -> list[Check]:
+    """Told only: where the sampler was blind, and whether two counts of the same bytes agree."""
+    checks = []
+    if "gaps" in sampler:
+        checks.append(Check(
+            "sampler_gap_max_ms", sampler["gap_max_ms"], "wall ms", "told", None,
+            f"longest of {many(int(sampler['gaps']), 'gap')} of more than 3 periods without a sample of a node,"
+            f" {sampler['gaps_node_s']:.3g} s summed over {int(sampler['nodes'])} nodes (gaps.parquet)",
+        ))  # fmt: skip
+    if (found := counters) is not None:
+        share = "" if math.isnan(found.end_share) else f"; worst share of all sent {100 * found.end_share:.2g} %"
+        checks.append(Check(
+            "openflow_bytes_worst_difference_frames", found.frames, "frames", "told", None,
+            f"OpenFlow's count of sent bytes against the queues', worst of {found.times} common times of {found.ports}"
+            f" switch ports, at {found.node}:{found.port}{share}",
+        ))  # fmt: skip
+    return checks

@@ -13,7 +13,18 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from emulation.advice import advise
-from emulation.checks import ONE_STEP, Check, cpu_check, lag_checks, many, sampler_checks, upcall_checks, wait_checks
+from emulation.checks import (
+    ONE_STEP,
+    Check,
+    cpu_check,
+    lag_checks,
+    many,
+    sampler_checks,
+    telemetry_checks,
+    upcall_checks,
+    wait_checks,
+)
+from emulation.counter_check import CounterDifference
 from emulation.losses import Losses
 from emulation.machine import SAFE_SHARE
 from emulation.ovs_counters import DatapathCounts
@@ -55,6 +66,7 @@ class Measured:
     favoured: bool = False
     waits: Waits = field(default_factory=Waits)
     datapath: DatapathCounts | None = None
+    counters: CounterDifference | None = None
 
 
 def judge(m: Measured, limits: FidelitySection, scale: Scale) -> dict[str, object]:
@@ -73,6 +85,7 @@ def judge(m: Measured, limits: FidelitySection, scale: Scale) -> dict[str, objec
         *wait_checks(m.waits, m.frame_time_ms, limits),
         _verified(m),
         *_restarts(m.controller_restarts),
+        *telemetry_checks(m.sampler, m.counters),
     ]
     return {
         "schema_version": SCHEMA_VERSION,

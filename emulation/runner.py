@@ -31,6 +31,7 @@ from emulation.agents import AgentPool
 from emulation.attach import publish
 from emulation.capture import Captures
 from emulation.control import Controller, make_plan
+from emulation.counter_check import counter_difference
 from emulation.cpu import CpuClock
 from emulation.faults import FaultPlayer
 from emulation.iperf import IperfPlayer, iperf_streams
@@ -40,11 +41,11 @@ from emulation.liveness import Liveness
 from emulation.losses import Losses
 from emulation.mooncake import MooncakePool
 from emulation.network import EmulatedNetwork
-from emulation.ovs_counters import DatapathCounts
-from emulation.pressure import Pressure, Waits
+from emulation.pressure import Pressure
 from emulation.sampling import SamplerProcess, rates_hz, sample_hz
 from emulation.sandbox import STATE_DIR
 from emulation.serve import ServingLoop
+from emulation.stopping import WRITING, WRITTEN
 from emulation.takeover import ControllerKeeper
 from emulation.watch import ConnectionWatch
 from results.reader import RunFolder
@@ -107,8 +108,6 @@ class Run:
         self.background: list[dict[str, object]] = []
         self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
-        self.waits, self.own_cpu_share, self.favoured = Waits(), 0.0, False
-        self.datapath: DatapathCounts | None = None
         self.links_sampled = scenario.fidelity.link_check == "auto" and len(self.fabric.gpus) > ALL_LINKS_UP_TO_GPUS
         self.phase = ""
         self.keeper: ControllerKeeper | None = None
@@ -166,6 +165,7 @@ class Run:
         lone = self._lone_deviations(pool)
         sampler, loop, cpu_share, losses = self._serve(net, pool, controller, keeper)
         self._keep(net, controller, keeper, rates, again, lone, sampler, loop, cpu_share, losses)
+        say(phase=WRITTEN)
         pool.close()
         controller.close()
         return 130 if self.stop_asked else 0
@@ -314,8 +314,7 @@ class Run:
         keeper.finish(at_once=self.stop_asked)
         self.faults_not_reached = self.faults.finish()
         statistics_of_sampler = sampler.finish()
-        if counts:
-            self.datapath = ovs_counters.difference(counts, ovs_counters.read_counts(net))
+        self.datapath = ovs_counters.difference(counts, ovs_counters.read_counts(net)) if counts else None
         losses.finish(agents, self._statistics(pool) if agents["cpu_s"] else agents)
         if self.polls:
             account = {"failure": "the controller had ended"} if keeper.quiet else self.polls.finish(self.stop_asked)
@@ -347,7 +346,7 @@ class Run:
         cpu_share: float,
         losses: Losses,
     ) -> None:
-        say(phase="writing results")
+        say(phase=WRITING)
         sent = list(loop.transfers.values())
         history = transfer_rows.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
@@ -394,6 +393,7 @@ class Run:
             favoured=self.favoured,
             waits=self.waits,
             datapath=self.datapath,
+            counters=None if self.stop_asked else counter_difference(self.folder, self.scale.frame_bytes),
         )
         verdict = fidelity.judge(measured, self.scenario.fidelity, self.scale)
         verdict["links"] = [

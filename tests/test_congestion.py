@@ -156,7 +156,8 @@ def test_one_flow_over_a_full_port_is_neither() -> None:
 
 def test_parts_sum_to_the_exposed_time() -> None:
     first, second = ("gpu1", "gpu6", 1, 50, 0.0, 2.3), ("gpu2", "gpu6", 1, 20, 0.1, 1.4)
-    _, losses = judged(flows(first, second, ("gpu3", "gpu7", 1, 30, 0.2, 1.1)), served((0.0, 2.3), (0.1, 1.4), (0.2, 1.1)))
+    exposed = served((0.0, 2.3), (0.1, 1.4), (0.2, 1.1))
+    _, losses = judged(flows(first, second, ("gpu3", "gpu7", 1, 30, 0.2, 1.1)), exposed)
     parts = losses[["isolated_ms", "sender_ms", "incast_ms", "avoidable_ms", "transport_ms"]].sum(axis=1)
     assert parts.tolist() == pytest.approx(losses["exposed_ms"].tolist())
 

@@ -153,7 +153,8 @@ def test_the_command_writes_a_page_and_json(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert [cause["name"] for cause in found["causes"]] == ["gateway delay"]
-    assert found["what_if"]["answer"] == "neither"
+    ttft_ms = found["what_if"]["ttft_ms"]
+    assert ttft_ms["half"]["mean"] > ttft_ms["same"]["mean"] > ttft_ms["double"]["mean"]
     page = (tmp_path / "run" / "diagnosis.html").read_text()
     assert "gateway delay" in page
     pictures = 4 + any(found["congested_intervals"].values())
