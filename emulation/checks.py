@@ -39,14 +39,16 @@ def many(count: int, noun: str) -> str:
 
 
 def cpu_check(busy_share: float, own_share: float, favoured: bool, limits: FidelitySection) -> Check:
-    """CPU of all cores while serving: the run's own where it has priority, else everybody's. How far beyond
-    its limit a full machine is cannot be seen in it."""
-    value = 100 * (own_share if favoured else busy_share)
+    """CPU of all cores while serving. Judged where other programs can hold the run up: everybody's. Where the run has
+    priority its own is told: switches then take more frames a turn, and how long they wait is judged instead."""
     if favoured:
         text = f"of all cores while serving, by the run and by interrupts; everybody together {busy_share:.0%}"
-    else:
-        text = "of all cores while serving, by everybody: the machine refused this run its priority"
-    return Check("cpu_pct", value, "%", f"<= {limits.cpu_pct:g}", value <= limits.cpu_pct, text, ONE_STEP)
+        return Check("cpu_pct", 100 * own_share, "%", "told", None, text)
+    value = 100 * busy_share
+    return Check(
+        "cpu_pct", value, "%", f"<= {limits.cpu_pct:g}", value <= limits.cpu_pct,
+        "of all cores while serving, by everybody: the machine refused this run its priority", ONE_STEP,
+    )  # fmt: skip
 
 
 def lag_checks(

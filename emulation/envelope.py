@@ -61,11 +61,12 @@ class Step:
     failed: tuple[str, ...]
     checks: Mapping[str, float | None]
 
-    @property
-    def faithful(self) -> bool:
-        """Whether the errors are within the goals."""
+    def faithful(self, lightest: Step | None = None) -> bool:
+        """Whether the errors are within the goals; that of the makespan beyond the error at the `lightest` load, where
+        the machine is idle: windows are not fair shares, whatever the load (2 to 8 % where hashes collide on ROFT)."""
         makespan, median = goals_pct(self.gpus)
-        return self.makespan_error_pct <= makespan and 100 * abs(self.median_ratio - 1) <= median
+        own = max(0.0, lightest.makespan_error_pct) if lightest else 0.0
+        return self.makespan_error_pct - own <= makespan and 100 * abs(self.median_ratio - 1) <= median
 
 
 def goals_pct(gpus: int) -> tuple[float, float]:
@@ -144,7 +145,7 @@ def sweep(
         one = step(folder / f"{kind}-{gpus}-{number}", scenario_of(kind, gpus, rate_factor, seed), machine)
         found.append(one)
         console.print(line(one), highlight=False)
-        if len(found) > 1 and not any(one.faithful for one in found[-2:]):
+        if len(found) > 1 and not any(one.faithful(found[0]) for one in found[-2:]):
             break
     return found
 
@@ -162,6 +163,7 @@ def table(steps: Sequence[Step]) -> Table:
     """All steps for people."""
     shown = Table("fabric", "a", "NIC Mb/s", "hops/s", "makespan", "median", "P95", "CPU", "budget", "verdict")
     for one in steps:
+        lightest = next(other for other in steps if (other.kind, other.gpus) == (one.kind, one.gpus))
         shown.add_row(
             f"{one.kind} {one.gpus}",
             f"{one.rate_factor:g}",
@@ -172,7 +174,8 @@ def table(steps: Sequence[Step]) -> Table:
             f"{one.p95_ratio:.2f}",
             f"{one.cpu_pct:.0f} %",
             f"{one.budget_used_pct:.0f} %",
-            ("valid" if one.valid else f"INVALID: {', '.join(one.failed)}") + ("" if one.faithful else " (off)"),
+            ("valid" if one.valid else f"INVALID: {', '.join(one.failed)}")
+            + ("" if one.faithful(lightest) else " (off)"),
         )
     return shown
 
@@ -180,7 +183,7 @@ def table(steps: Sequence[Step]) -> Table:
 def conclusion(steps: Sequence[Step]) -> str:
     """Where one sweep leaves the goals and where it turns INVALID, in steps; steps rise."""
     makespan, median = goals_pct(steps[0].gpus)
-    off = next((number for number, one in enumerate(steps) if not one.faithful), None)
+    off = next((number for number, one in enumerate(steps) if not one.faithful(steps[0])), None)
     invalid = next((number for number, one in enumerate(steps) if not one.valid), None)
     name = f"{steps[0].kind} {steps[0].gpus}"
     goals = f"makespan {makespan:g} %, median {median:g} %"
@@ -214,13 +217,14 @@ def sweep_all(
     for found in sweeps:
         console.print(conclusion(found), highlight=False)
     messages = f"n = {REPEATS} permutations a step, each flow {FLOW_WALL_S:g} s alone; seed {seed}"
-    console.print(f"{messages}. (off): beyond the goals.", highlight=False)
+    off = "(off): beyond the goals, the makespan's counted from the first step's"
+    console.print(f"{messages}. {off}.", highlight=False)
     return {
         "machine": {"cpu_model": cpu_model(), "cores": os.cpu_count(), **asdict(machine)},
         "permutations_a_step": REPEATS,
         "flow_wall_s": FLOW_WALL_S,
         "seed": seed,
-        "steps": [{**asdict(one), "faithful": one.faithful} for one in steps],
+        "steps": [{**asdict(one), "faithful": one.faithful(found[0])} for found in sweeps for one in found],
         "conclusions": [conclusion(found) for found in sweeps],
     }
 

@@ -38,9 +38,11 @@ class FidelitySection(Section):
         5.0, gt=0, le=100, description="largest P99 of the engine's lag, of the time of a lone median handoff"
     )
     engine_lag_wall_ms: float = Field(10.0, ge=0, le=1000, description="lag that is allowed however short handoffs are")
-    cpu_pct: float = Field(95.0, gt=0, le=100, description="most of all cores that may be busy while serving")
+    cpu_pct: float = Field(
+        95.0, gt=0, le=100, description="most of all cores that may be busy, where the machine gives a run no priority"
+    )
     switch_wait_frames_max: float = Field(
-        0.5, gt=0, le=100,
+        2.0, gt=0, le=100,
         description="longest mean wait of a switch for a core, in frame times of a NIC at full rate",
     )  # fmt: skip
     upcalls_lost_max: int = Field(0, ge=0, le=10**9, description="most packets that switches dropped unexplained")
