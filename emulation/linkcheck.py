@@ -27,6 +27,9 @@ ALL_LINKS_UP_TO_GPUS = 32
 #: Flows that a sample may choose among, for each switch.
 _SAMPLE_FLOWS_PER_SWITCH = 24
 _SETTLE_S, _MEASURE_S, _READ_EVERY_S = 0.35, 1.2, 0.04
+#: Where frames last long both take as many of the slowest port's frame times as a window needs to open, and so many that
+#: one frame more or less is within the tolerance.
+_SETTLE_FRAMES, _MEASURE_FRAMES = 25, 60
 #: Programs take their time to start, one after the other.
 _SETTLE_PER_FLOW_S = 0.015
 #: How often a round is run again at most.
@@ -185,6 +188,8 @@ def _servers(network: EmulatedNetwork, ends: Iterable[End]) -> Iterator[None]:
 
 def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
     fabric = network.fabric
+    slowest_gbps = min(fabric.port(end.node, end.port).gbps for end in one.judged)
+    frame_time_s = 8 * network.rates.frame_bytes / (slowest_gbps * network.rates.bps_per_gbps)
     nodes = sorted({end.node for end in one.judged})
     dumps = {node: QdiscDump(network.node_pid(node)) for node in nodes}
     clients: list[subprocess.Popen[bytes]] = []
@@ -193,12 +198,12 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
             flow = five_tuple(fabric, qp)
             command = [
                 *("iperf3", "-c", flow.dst_ip, "-p", str(flow.dst_port), "-B", flow.src_ip),
-                *("--cport", str(flow.src_port), "-C", "reno", "-w", "400K", "-t", "10", "--connect-timeout", "5000"),
+                *("--cport", str(flow.src_port), "-C", "reno", "-w", "400K", "-t", "60", "--connect-timeout", "5000"),
             ]
             clients.append(network.net[qp.src.node].popen(command, **{**_QUIET, "stderr": subprocess.PIPE}))
-        time.sleep(_SETTLE_S + _SETTLE_PER_FLOW_S * len(clients))
+        time.sleep(max(_SETTLE_S, _SETTLE_FRAMES * frame_time_s) + _SETTLE_PER_FLOW_S * len(clients))
         readings: dict[str, list[tuple[int, bytes]]] = {node: [] for node in nodes}
-        until = time.monotonic() + _MEASURE_S
+        until = time.monotonic() + max(_MEASURE_S, _MEASURE_FRAMES * frame_time_s)
         while time.monotonic() < until:
             for node, dump in dumps.items():
                 readings[node].append((time.monotonic_ns(), dump.read()))
