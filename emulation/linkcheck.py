@@ -27,8 +27,8 @@ ALL_LINKS_UP_TO_GPUS = 32
 #: Flows that a sample may choose among, for each switch.
 _SAMPLE_FLOWS_PER_SWITCH = 24
 _SETTLE_S, _MEASURE_S, _READ_EVERY_S = 0.35, 1.2, 0.04
-#: Where frames last long both take as many of the slowest port's frame times as a window needs to open, and so many that
-#: one frame more or less is within the tolerance.
+#: Where frames last long, both take as many of the slowest port's frame times as a window needs to open, and so many
+#: that one frame more or less is within the tolerance.
 _SETTLE_FRAMES, _MEASURE_FRAMES = 25, 60
 #: Programs take their time to start, one after the other.
 _SETTLE_PER_FLOW_S = 0.015
