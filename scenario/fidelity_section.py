@@ -42,7 +42,7 @@ class FidelitySection(Section):
         95.0, gt=0, le=100, description="most of all cores that may be busy, where the machine gives a run no priority"
     )
     switch_wait_frames_max: float = Field(
-        2.0, gt=0, le=100,
+        1.5, gt=0, le=100,
         description="longest mean wait of a switch for a core, in frame times of a NIC at full rate",
     )  # fmt: skip
     upcalls_lost_max: int = Field(0, ge=0, le=10**9, description="most packets that switches dropped unexplained")
