@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from analysis.arms import ArmResult
+from analysis.fidelity import loosened_limits
 from analysis.flows import is_flows
 from analysis.formats import NONE, data_size, number, percent
 from analysis.transfers import PathFigures, path_figures
@@ -165,6 +166,12 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
         )
     )
     row("Throughput window, s", served(lambda a: number(a.data.window.duration_s, 4)), True)
+    row(
+        "Fidelity limits loosened",
+        run(lambda a: NONE if a.simulated else loosened_limits(a.scenario) or "none"),
+        True,
+        "limits beyond which a run is INVALID",
+    )
     row("Executor", run(lambda a: str(a.meta["executor"])), True)
     row("Machine", run(_machine), True)
     rows.append(_other_settings(arms))

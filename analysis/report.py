@@ -12,7 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from analysis import charts
+from analysis import charts, telemetry_charts
+from analysis import telemetry_tables as tables
 from analysis.arms import ArmResult
 from analysis.compare import Comparison
 from analysis.formats import data_size, number, percent, short
@@ -64,6 +65,7 @@ def _timelines(comparison: Comparison) -> list[dict[str, Any]]:
 def _tiers(arm: ArmResult) -> list[dict[str, str]]:
     if arm.data.ports is None:
         return []
+    spread = arm.summary["fabric_imbalance"]
     return [
         {
             "tier": str(row["tier"]),
@@ -72,9 +74,26 @@ def _tiers(arm: ArmResult) -> list[dict[str, str]]:
             "port": str(row["busiest_port"]),
             "mean": percent(row["load_mean"]),
             "imbalance": number(row["imbalance"]),
+            "cv": number(spread.get(f"ports, {row['tier']}", {}).get("cv")),
+            "jain": number(spread.get(f"ports, {row['tier']}", {}).get("jain")),
         }
         for row in tier_table(arm.data.ports.table).to_dict("records")
     ]
+
+
+def _queues(comparison: Comparison) -> dict[str, Any] | None:
+    """What templates/queues.html.j2 shows; None without sampled queues."""
+    arms = [arm for arm in comparison.runs if arm.data.ports is not None]
+    if not arms:
+        return None
+    return {
+        "imbalance": [(arm.label, tables.imbalance_rows(arm)) for arm in arms],
+        "rule": tables.hot_rule(arms[0]),
+        "hot": [(arm.label, tables.hot_summary(arm), tables.hot_port_rows(arm)) for arm in arms],
+        "pause_note": tables.pause_note(arms[0]),
+        "pauses": tables.pause_rows(arms),
+        "scheduler": tables.scheduler_rows(arms),
+    }
 
 
 def _scenarios(comparison: Comparison) -> list[dict[str, str]]:
@@ -140,6 +159,10 @@ def render(comparison: Comparison, title: str = "") -> str:
         heatmaps=_heatmaps(comparison),
         timelines=[] if flows else _timelines(comparison),
         tiers=[(arm.label, _tiers(arm)) for arm in comparison.runs if arm.data.ports is not None],
+        queues=_queues(comparison),
+        gpu_time=figure_html(None if flows else telemetry_charts.gpu_time_bars(comparison), "gpu-time"),
+        decode_queue=figure_html(None if flows else telemetry_charts.decode_queue_lines(comparison), "decode-queue"),
+        decode_rows=[] if flows else tables.queue_rows(comparison.arms),
         frame_bytes=data_size(comparison.runs[0].data.scale.model_bytes_per_frame),
         scenarios=_scenarios(comparison),
         stage_texts=[(STAGE_SHORT[stage], text) for stage, text in STAGE_TEXT.items()],

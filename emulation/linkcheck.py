@@ -22,9 +22,16 @@ from scenario.errors import RunError
 from topologies.fabric import End, Fabric
 from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, path, walk_all_pairs
 
-#: Largest relative deviation of a link from its configured rate.
-TOLERANCE = 0.03
+#: Up to here all links are measured, in a handful of rounds; above, planning and measuring all would take a minute.
+ALL_LINKS_UP_TO_GPUS = 32
+#: Flows that a sample may choose among, for each switch.
+_SAMPLE_FLOWS_PER_SWITCH = 24
 _SETTLE_S, _MEASURE_S, _READ_EVERY_S = 0.35, 1.2, 0.04
+#: Where frames last long, both take as many of the slowest port's frame times as a window needs to open, and so many
+#: that one frame more or less is within the tolerance.
+_SETTLE_FRAMES, _MEASURE_FRAMES = 25, 60
+#: Programs take their time to start, one after the other.
+_SETTLE_PER_FLOW_S = 0.015
 #: How often a round is run again at most.
 REPEATS = 4
 _QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -53,23 +60,22 @@ class LinkRate:
         return self.measured_bps / self.configured_bps - 1
 
 
-def plan_rounds(fabric: Fabric, seed: int, *, qp_index: int, switch_hop_gbps_per_round: float) -> list[Round]:
-    """Rounds of flows that together fill every directed link that a planned flow can fill.
+def plan_rounds(
+    fabric: Fabric, seed: int, *, qp_index: int, switch_hop_gbps_per_round: float, sample: bool = False
+) -> list[Round]:
+    """Rounds of flows that together fill every directed link that a planned flow can fill; with `sample`, at least one
+    link out of every switch and as many more as the flows and rounds for it fill.
 
     `switch_hop_gbps_per_round`: sum over flows of rate x switches crossed that a round may have (the packet budget,
     in model Gb/s); `qp_index`: index of the flows' queue pairs, one that the run itself does not use. Greedy: each
     step takes the flow that completes or covers most links not yet judged.
     """
-    candidates = []
-    for pair in walk_all_pairs(fabric):
-        qp = replace(pair, index=qp_index)
-        crossed = path(fabric, qp, seed)
-        candidates.append((qp, crossed.egress, fabric.port(qp.src.node, qp.src.port).gbps))
-    random.Random(seed).shuffle(candidates)
+    candidates = _candidates(fabric, seed, qp_index, _SAMPLE_FLOWS_PER_SWITCH if sample else None)
+    unseen = {switch.name for switch in fabric.switches}
     capacity = {end: fabric.port(end.node, end.port).gbps for _, egress, _ in candidates for end in egress}
     unjudged = set(capacity)
     rounds: list[Round] = []
-    while unjudged:
+    while unjudged and (unseen or not sample):
         left = dict(capacity)
         room = switch_hop_gbps_per_round
         chosen: list[QueuePair] = []
@@ -98,7 +104,32 @@ def plan_rounds(fabric: Fabric, seed: int, *, qp_index: int, switch_hop_gbps_per
             break
         rounds.append(Round(tuple(chosen), judged))
         unjudged -= set(judged)
+        unseen -= {end.node for end in judged}
     return rounds
+
+
+def _candidates(
+    fabric: Fabric, seed: int, qp_index: int, per_switch: int | None
+) -> list[tuple[QueuePair, tuple[End, ...], float]]:
+    """Flows to choose among, shuffled: queue pair, egress ends, Gb/s. `per_switch`: how many that cross a switch are
+    enough; by default all flows."""
+    found = []
+    wanted = {switch.name: per_switch or 0 for switch in fabric.switches}
+    pairs = list(walk_all_pairs(fabric))
+    random.Random(seed).shuffle(pairs)
+    for pair in pairs:
+        qp = replace(pair, index=qp_index)
+        egress = path(fabric, qp, seed).egress
+        if per_switch is not None:
+            crossed = [end.node for end in egress if end.node in wanted]
+            if not any(wanted[node] > 0 for node in crossed):
+                continue
+            for node in crossed:
+                wanted[node] -= 1
+        found.append((qp, egress, fabric.port(qp.src.node, qp.src.port).gbps))
+        if per_switch is not None and max(wanted.values()) <= 0:
+            break
+    return found
 
 
 def planned_flows(rounds: Sequence[Round]) -> list[QueuePair]:
@@ -106,11 +137,11 @@ def planned_flows(rounds: Sequence[Round]) -> list[QueuePair]:
     return [qp for one in rounds for qp in one.flows]
 
 
-def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> tuple[list[LinkRate], int]:
+def check_links(network: EmulatedNetwork, rounds: Sequence[Round], tolerance: float) -> tuple[list[LinkRate], int]:
     """Run the rounds; returns the rates, and how many rounds were run twice. Raises RunError.
 
     The rate of a link does not change, but the scheduler can spoil a second of measuring: a round with a link beyond
-    the tolerance is run again, up to REPEATS times, and for each of its links the closest measurement counts.
+    `tolerance` (a share) is run again, up to REPEATS times, and for each of its links the closest measurement counts.
     """
     rates: list[LinkRate] = []
     again = 0
@@ -118,7 +149,7 @@ def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> tuple[list
         for one in rounds:
             found = _run_patiently(network, one)
             for _ in range(REPEATS):
-                if max(abs(rate.deviation) for rate in found) <= TOLERANCE:
+                if max(abs(rate.deviation) for rate in found) <= tolerance:
                     break
                 again += 1
                 pairs = zip(found, _run_patiently(network, one), strict=True)
@@ -129,12 +160,12 @@ def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> tuple[list
 
 def _run_patiently(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
     """A round; again when an iperf3 server had not yet noticed that its last client was gone. Raises RunError."""
-    for _ in range(3):
+    for wait_s in (0.5, 1.0, 2.0, 4.0):
         try:
             return _run_round(network, one)
         except RuntimeError as problem:
             reason = problem
-            time.sleep(0.5)
+            time.sleep(wait_s)  # what the last client had not sent is still on its way, and holds its port
     raise RunError(f"the link check did not get through: {reason}\n  is the machine busy with something else?")
 
 
@@ -157,6 +188,8 @@ def _servers(network: EmulatedNetwork, ends: Iterable[End]) -> Iterator[None]:
 
 def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
     fabric = network.fabric
+    slowest_gbps = min(fabric.port(end.node, end.port).gbps for end in one.judged)
+    frame_time_s = 8 * network.rates.frame_bytes / (slowest_gbps * network.rates.bps_per_gbps)
     nodes = sorted({end.node for end in one.judged})
     dumps = {node: QdiscDump(network.node_pid(node)) for node in nodes}
     clients: list[subprocess.Popen[bytes]] = []
@@ -165,12 +198,12 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
             flow = five_tuple(fabric, qp)
             command = [
                 *("iperf3", "-c", flow.dst_ip, "-p", str(flow.dst_port), "-B", flow.src_ip),
-                *("--cport", str(flow.src_port), "-C", "reno", "-w", "400K", "-t", "10", "--connect-timeout", "5000"),
+                *("--cport", str(flow.src_port), "-C", "reno", "-w", "400K", "-t", "60", "--connect-timeout", "5000"),
             ]
             clients.append(network.net[qp.src.node].popen(command, **{**_QUIET, "stderr": subprocess.PIPE}))
-        time.sleep(_SETTLE_S)
+        time.sleep(max(_SETTLE_S, _SETTLE_FRAMES * frame_time_s) + _SETTLE_PER_FLOW_S * len(clients))
         readings: dict[str, list[tuple[int, bytes]]] = {node: [] for node in nodes}
-        until = time.monotonic() + _MEASURE_S
+        until = time.monotonic() + max(_MEASURE_S, _MEASURE_FRAMES * frame_time_s)
         while time.monotonic() < until:
             for node, dump in dumps.items():
                 readings[node].append((time.monotonic_ns(), dump.read()))

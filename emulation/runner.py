@@ -25,24 +25,28 @@ from pathlib import Path
 from typing import IO
 
 from controller.status_socket import NAME as SOCKET_NAME
-from emulation import cabling, fidelity, meta, network, openflow_polls, shaping, sockbuf, transfers
+from emulation import cabling, fidelity, meta, network, openflow_polls, ovs_counters, priority, shaping, sockbuf
+from emulation import transfers as transfer_rows
 from emulation.agents import AgentPool
 from emulation.attach import publish
 from emulation.capture import Captures
 from emulation.control import Controller, make_plan
+from emulation.counter_check import counter_difference
 from emulation.cpu import CpuClock
 from emulation.faults import FaultPlayer
 from emulation.iperf import IperfPlayer, iperf_streams
 from emulation.launch import POLLS_LOG
-from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
+from emulation.linkcheck import ALL_LINKS_UP_TO_GPUS, LinkRate, Round, check_links, plan_rounds, planned_flows
 from emulation.liveness import Liveness
 from emulation.losses import Losses
 from emulation.marks import Marks, turn_on
 from emulation.mooncake import MooncakePool
 from emulation.network import EmulatedNetwork
+from emulation.pressure import Pressure
 from emulation.sampling import SamplerProcess, rates_hz, sample_hz
 from emulation.sandbox import STATE_DIR
 from emulation.serve import ServingLoop
+from emulation.stopping import WRITING, WRITTEN
 from emulation.takeover import ControllerKeeper
 from emulation.watch import ConnectionWatch
 from results.reader import RunFolder
@@ -59,8 +63,6 @@ from traffic.budget import Demand, demand, pairs_of
 from traffic.engines import make_engine
 from traffic.sources import make_source
 
-#: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
-SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES = 512 << 20, 64 << 20
 LONE_TRANSFERS = 5
 #: Linux does not pace the first ten segments of a connection (`tcp_update_skb_after_send`); adaptive striping may give
 #: one of two queue pairs less than its half.
@@ -107,6 +109,7 @@ class Run:
         self.background: list[dict[str, object]] = []
         self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
+        self.links_sampled = scenario.fidelity.link_check == "auto" and len(self.fabric.gpus) > ALL_LINKS_UP_TO_GPUS
         self.phase = ""
         self.keeper: ControllerKeeper | None = None
         self.events = EventLog(folder / "events.jsonl")
@@ -141,11 +144,12 @@ class Run:
         """Run everything; the process's exit code."""
         self._step("starting controller, switches and hosts")
         net, controller, keeper = self._bring_up()
+        # Engine, agents and iperf3 are small and must be prompt; what is started from here on inherits it.
+        switches = priority.favour([switch.daemon_pid for switch in net.switches], priority.SWITCHES)
+        self.favoured = priority.favour([os.getpid()], priority.AGENTS) and switches
         self._step("checking every link")
-        rates, again = check_links(net, self.rounds)
+        rates, again = check_links(net, self.rounds, self.scenario.fidelity.link_rate_pct / 100)
         turn_on(net, self.scenario.flow_control)
-        # Engine and agents are small and must be prompt; what is started from here on inherits it.
-        os.setpriority(os.PRIO_PROCESS, 0, -15)
         self._step("opening queue pairs")
         paths = self.scenario.paths
         mooncake = self.scenario.transport.kind == "mooncake"  # its ports are nobody's plan
@@ -163,6 +167,7 @@ class Run:
         lone = self._lone_deviations(pool)
         sampler, loop, cpu_share, losses = self._serve(net, pool, controller, keeper)
         self._keep(net, controller, keeper, rates, again, lone, sampler, loop, cpu_share, losses)
+        say(phase=WRITTEN)
         pool.close()
         controller.close()
         return 130 if self.stop_asked else 0
@@ -175,6 +180,7 @@ class Run:
             self.scenario.seed,
             qp_index=self.scenario.routing.queue_pairs,
             switch_hop_gbps_per_round=LINK_CHECK_SHARE * self.budget_hops_per_s / gbps_per_hop,
+            sample=self.links_sampled,
         )
         rates = network.EmulatedRates(
             self.scale.rate_bps(1), self.scale.frame_bytes, self.scenario.transport.asic_buffer_frames
@@ -222,7 +228,7 @@ class Run:
         if failed:
             raise RunError(f"{len(failed)} of {len(pings)} first pings failed: {failed[0][0]} -> {failed[0][1]} ...")
         for switch in net.switches:
-            if not sockbuf.deepen(switch.daemon_pid, SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES):
+            if not sockbuf.deepen(switch.daemon_pid):
                 raise RunError(f"{switch.name} has no packet sockets to enlarge")
 
     def _lone_deviations(self, pool: AgentPool) -> list[float]:
@@ -275,7 +281,8 @@ class Run:
         sampler.start(start_ns)
         gc.collect()
         gc.freeze()  # what the set-up left is not looked at again while timers are due
-        cpu = CpuClock()
+        cpu, pressure = CpuClock(), Pressure([switch.daemon_pid for switch in net.switches])
+        counts = ovs_counters.read_counts(net)
         loop = ServingLoop(self.engine, pool, self.scale, start_ns)
         if self.scenario.faults.events or self.iperf_streams:
             loop.poll_s = 0.02
@@ -300,7 +307,7 @@ class Run:
 
         loop.run(lambda: self.stop_asked, progress)
         liveness.close()
-        cpu_share = cpu.busy_share()
+        cpu_share, self.own_cpu_share, self.waits = cpu.busy_share(), cpu.own_share(), pressure.finish()
         agents = self._statistics(pool)
         if self.marks:
             self.marks.finish(at_once=self.stop_asked)
@@ -312,6 +319,7 @@ class Run:
         keeper.finish(at_once=self.stop_asked)
         self.faults_not_reached = self.faults.finish()
         statistics_of_sampler = sampler.finish()
+        self.datapath = ovs_counters.difference(counts, ovs_counters.read_counts(net)) if counts else None
         losses.finish(agents, self._statistics(pool) if agents["cpu_s"] else agents)
         if self.polls:
             account = {"failure": "the controller had ended"} if keeper.quiet else self.polls.finish(self.stop_asked)
@@ -343,9 +351,9 @@ class Run:
         cpu_share: float,
         losses: Losses,
     ) -> None:
-        say(phase="writing results")
+        say(phase=WRITING)
         sent = list(loop.transfers.values())
-        history = transfers.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
+        history = transfer_rows.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
         if self.marks:
             self.marks.write(self.folder)
@@ -354,12 +362,12 @@ class Run:
             openflow_polls.write_tables(self.polls.log, self.folder, self.fabric, self.scale, loop.start_ns)
         # The replay may take seconds, which somebody who pressed Ctrl-C does not wait for.
         reference = (
-            {} if self.stop_asked else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
+            {} if self.stop_asked else transfer_rows.references(self.fabric, self.scenario, self.scale, sent, self.ways)
         )
         write_table(
             self.folder / "transfers.parquet",
             TRANSFERS,
-            transfers.rows(self.fabric, self.scenario, self.scale, sent, reference, loop.start_ns, history),
+            transfer_rows.rows(self.fabric, self.scenario, self.scale, sent, reference, loop.start_ns, history),
         )
         measured = fidelity.Measured(
             link_deviations=[rate.deviation for rate in rates],
@@ -387,8 +395,14 @@ class Run:
             fault_events=self.faults.failures_played,
             iperf_streams=len(self.iperf_streams),
             controller_restarts=keeper.restarts,
+            links_sampled=self.links_sampled,
+            own_cpu_share=self.own_cpu_share,
+            favoured=self.favoured,
+            waits=self.waits,
+            datapath=self.datapath,
+            counters=None if self.stop_asked else counter_difference(self.folder, self.scale.frame_bytes),
         )
-        verdict = fidelity.judge(measured)
+        verdict = fidelity.judge(measured, self.scenario.fidelity, self.scale)
         verdict["links"] = [
             {"node": r.end.node, "port": r.end.port, "configured_bps": r.configured_bps, "measured_bps": r.measured_bps}
             for r in rates
@@ -414,6 +428,8 @@ class Run:
                 "faults_not_reached": self.faults_not_reached,
                 "background": self.background,
                 "controller_restarts": [asdict(restart) for restart in keeper.restarts],
+                "scheduling_favoured": self.favoured,
+                "fidelity_limits_loosened": list(self.scenario.fidelity.loosened()),
             },
         )
 

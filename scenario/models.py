@@ -19,6 +19,7 @@ from scenario.faults_section import (
     SwapFault,
     WrongPortFault,
 )
+from scenario.fidelity_section import FidelitySection
 from scenario.flow_control_section import FlowControlSection, refuse_unfit_marks
 from scenario.section import Section
 from scenario.serving_section import ServingSection
@@ -32,6 +33,7 @@ __all__ = [
     "FabricSection",
     "FaultEvent",
     "FaultsSection",
+    "FidelitySection",
     "FlowControlSection",
     "Miscable",
     "MissingFault",
@@ -66,7 +68,19 @@ class TelemetrySection(Section):
     samples_per_frame_time: float = Field(2.0, gt=0, le=20, description="per frame time at half the NIC rate")
     gpu_hz: float = Field(100.0, gt=0, le=1000, description="GPU ports")
     backlog_threshold_frames: int = Field(16, ge=1, description="what counts as excess backlog")
+    xoff_frames: int = Field(
+        16, ge=1, le=10**6, description="would-pause model: a port would pause its neighbours from this backlog on"
+    )
+    xon_frames: int = Field(8, ge=0, le=10**6, description="until it is at this or below; less than xoff_frames")
     openflow_hz: float = Field(1.0, ge=0, le=20, description="polls of every switch's OpenFlow counters; 0: none")
+
+    @model_validator(mode="after")
+    def _xon_below_xoff(self) -> TelemetrySection:
+        if self.xon_frames >= self.xoff_frames:
+            raise ValueError(
+                f"telemetry.xon_frames = {self.xon_frames} must be below telemetry.xoff_frames = {self.xoff_frames}"
+            )
+        return self
 
 
 class Scenario(Section):
@@ -82,6 +96,7 @@ class Scenario(Section):
     transport: TransportSection = TransportSection()
     flow_control: FlowControlSection = FlowControlSection()
     telemetry: TelemetrySection = TelemetrySection()
+    fidelity: FidelitySection = FidelitySection()
     faults: FaultsSection = FaultsSection()
     background: tuple[BackgroundItem, ...] = Field((), max_length=100, description="traffic beside the workload")
 

@@ -124,6 +124,30 @@ def test_an_invalid_run_is_marked_everywhere(folders: dict[str, Path], tmp_path:
     assert page.index("do not use its figures") < page.index("<table")
 
 
+def test_loosened_limits_are_named_before_the_figures_and_break_the_comparison(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    loose = make_run(tmp_path / "loose", SMALL)
+    scenario = RunFolder(loose).scenario_dict()
+    scenario["fidelity"] = {"cpu_pct": 99.0, "resolution_frames_min": 10}
+    writer.write_yaml(loose / "scenario.yaml", scenario)
+    found = compare([Arm("usual", folders["zcube"]), Arm("loose", loose)], resamples=20)
+    named = "resolution_frames_min 20 -> 10, cpu_pct 95 -> 99"
+    assert [(r.name, r.values) for r in found.unequal] == [("Fidelity limits loosened", ("none", named))]
+    page = render(found)
+    assert page.index("LIMITS LOOSENED: loose") < page.index("<table") and "cpu_pct 95 -" in page
+    assert "LIMITS LOOSENED: loose" in console_text(found) and "usual was judged" not in console_text(found)
+
+
+def test_an_invalid_run_says_which_scale_would_have_been_faithful(tmp_path: Path) -> None:
+    bad = make_run(tmp_path / "bad", replace(SMALL, invalid=True))
+    verdict = RunFolder(bad).fidelity()
+    verdict["advice"] = {"text": "A scale that fits: --rate-factor 3e-05 --dilation 4"}
+    writer.write_json(bad / "fidelity.json", verdict)
+    (warning,) = compare([Arm("bad", bad)], resamples=20).warnings()
+    assert warning.endswith(". A scale that fits: --rate-factor 3e-05 --dilation 4.")
+
+
 def test_an_emulation_without_a_verdict_is_not_valid(folders: dict[str, Path], tmp_path: Path) -> None:
     cut = make_run(tmp_path / "cut", SMALL)
     (cut / "fidelity.json").unlink()
@@ -211,6 +235,23 @@ def test_json_is_complete_and_plain(comparison: Comparison) -> None:
     assert {"equality", "results", "bound", "does_not_show", "exit_code"} <= found.keys()
 
 
+def test_the_report_shows_queues_and_the_scheduler(tmp_path: Path) -> None:
+    busy = Arm("busy", make_run(tmp_path / "busy", Plan("roft", requests=150)))
+    comparison = compare([busy], resamples=10)
+    page = render(comparison).split("</head>", 1)[1]
+    first = comparison.runs[0].summary
+    titles = ("How uneven switches, rails and NICs are", "Hot ports", "Would-pause time (a model)", "Decode queue")
+    assert all(f"<h2>{title}</h2>" in page for title in titles)
+    assert "No pause was sent." in page and "XOFF at 16 frames, XON at 8: at this scale XOFF stands for 960 MB" in page
+    label, hottest = next(iter(first["fabric_hot_ports"].items()))
+    row = page[page.index("<h2>Hot ports") :].split("<tbody>")[1].split("</tr>")[0]
+    assert label in row and f"{hottest['longest_over_s']:.2f} from {hottest['longest_over_start_s']:.2f}" in row
+    met = page[page.index("Does the scheduler meet hot") :].split("<tbody>")[1].split("</tr>")[0]
+    assert percent(first["hot_leaf_hit_rate"]) in met and number(first["hot_leaf_amplification"]) in met
+    queue = page[page.index("<h2>Decode queue") :].split("</tbody>")[0]
+    assert short(first["decode_queue"]["decoding"]["mean"]) in queue
+
+
 def test_the_report_is_self_contained_and_small(comparison: Comparison, tmp_path: Path) -> None:
     path = write_report(comparison, tmp_path / "report.html")
     text = path.read_text()
@@ -222,6 +263,8 @@ def test_the_report_is_self_contained_and_small(comparison: Comparison, tmp_path
     assert ids == [
         "ttft-cdf",
         "stages",
+        "gpu-time",
+        "decode-queue",
         "backlog-0",
         "backlog-1",
         "backlog-2",

@@ -105,6 +105,10 @@ def test_a_small_comparison_end_to_end(tmp_path: Path) -> None:
         check_ports(run)
         checks = {check["name"]: check for check in run.fidelity()["checks"]}
         assert checks["packets_lost"]["ok"], checks["packets_lost"]
+        assert checks["upcalls_lost"]["ok"], checks["upcalls_lost"]
+        assert {"sampler_gap_pct", "cpu_pct"} <= checks.keys()
+        assert run.fidelity()["limits_loosened"] == run.meta()["fidelity_limits_loosened"] == []
+        assert (run.fidelity()["advice"] is None) == run.fidelity()["valid"]
         assert run.meta()["cabling"] == {
             "verified": True,
             "how": "LLDP at both ends of every cable, before traffic",
@@ -327,6 +331,22 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, hangs: str) -> None:
     assert run.meta()["interrupted"] is True
     assert len(run.requests()) > 0 and len(run.ports()) > 0
     assert settled(before) == {}
+
+
+@pytest.mark.alone
+def test_further_ctrl_c_while_results_are_written_loses_none(tmp_path: Path) -> None:
+    process = start(tmp_path, "--arm", "ZCube")
+    wait_until_serving(tmp_path, process)
+    for _ in range(4):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in errors
+    run = RunFolder(tmp_path / "out" / "small" / "zcube")
+    assert run.meta()["interrupted"] is True
+    assert len(run.requests()) > 0 and len(run.ports()) > 0 and run.has("transfers.parquet")
+    assert not list(run.path.glob("*.partial"))
+    assert "Ctrl-C is ignored" in errors
 
 
 def test_ctrl_c_before_anything_is_measured_says_so_and_leaves_no_socket(tmp_path: Path) -> None:
