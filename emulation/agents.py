@@ -423,11 +423,8 @@ class AgentPool:
 
     def statistics(self, patience_s: float | None = None) -> dict[str, float]:
         """Packets sent again, those that came twice (known of UDP only), CPU seconds and handoffs half arrived, summed
-        over agents.
-
-        Reports of handoffs that come meanwhile are lost. When every handoff has been reported, one that is half arrived
-        is made of bytes that came twice. Raises RunError when one does not answer, within `patience_s` if given.
-        """
+        over agents. When every handoff has been reported, one that is half arrived is made of bytes that came twice.
+        Raises RunError when one does not answer, within `patience_s` if given."""
         if patience_s is not None:
             for sock in self.sockets.values():
                 sock.settimeout(patience_s)

@@ -18,7 +18,6 @@ from emulation.qdisc_dump import QdiscDump, RedCounts, decode
 from emulation.red import Red, difference, red_line, red_of
 from results.schema import ECN_FLOWS, ECN_PORTS
 from results.writer import write_table
-from scenario.errors import RunError
 from scenario.flow_control_section import FlowControlSection
 from topologies.paths import QueuePair
 
@@ -73,27 +72,24 @@ def read_back(reds: Mapping[int, Sequence[Red]]) -> dict[str, str]:
 
 
 class Marks:
-    """Counters from its making until `finish`; the tables hold the differences."""
+    """Counters from its making until `finish`, of a run whose switches mark; of others nothing is read or written."""
 
-    def __init__(self, network: EmulatedNetwork, pool: AgentPool) -> None:
+    def __init__(self, network: EmulatedNetwork, pool: AgentPool, flow_control: FlowControlSection) -> None:
         """Raises RunError when an agent does not answer."""
-        self._network, self._pool = network, pool
-        self._ports_before = self._ports()
-        self._flows_before = delivered(pool)
+        self._network, self._pool, self._on = network, pool, flow_control.ecn != "off"
+        if self._on:
+            self._ports_before, self._flows_before = self._ports(), delivered(pool)
 
-    def finish(self, *, at_once: bool) -> None:
-        """Read everything again. `at_once`: somebody who pressed Ctrl-C does not wait for agents: no flow is told."""
-        self._ports_after = self._ports()
-        try:
-            self._flows_after = {} if at_once else delivered(self._pool)
-        except RunError:
-            self._flows_after = {}
-
-    def write(self, folder: Path) -> None:
-        """The tables ecn_ports and ecn_flows."""
-        write_table(folder / "ecn_ports.parquet", ECN_PORTS, port_rows(self._ports_before, self._ports_after))
-        rows = flow_rows(self._pool.queue_pairs, self._flows_before, self._flows_after)
-        write_table(folder / "ecn_flows.parquet", ECN_FLOWS, rows)
+    def finish(self, folder: Path, *, at_once: bool) -> None:
+        """Write what grew: the tables ecn_ports and ecn_flows. `at_once`: somebody who pressed Ctrl-C does not wait for
+        agents, and no flow is told."""
+        if not self._on:
+            return
+        write_table(folder / "ecn_ports.parquet", ECN_PORTS, port_rows(self._ports_before, self._ports()))
+        flows = {} if at_once else delivered(self._pool)
+        write_table(
+            folder / "ecn_flows.parquet", ECN_FLOWS, flow_rows(self._pool.queue_pairs, self._flows_before, flows)
+        )
 
     def _ports(self) -> _PortCounts:
         found: _PortCounts = {}

@@ -100,17 +100,15 @@ class Run:
         if settings.rate_factor is None or settings.dilation is None:
             raise RunError("the scale is not resolved; start runs with `zcube run`")
         self.scale = Scale(settings.rate_factor, settings.dilation, settings.frame_bytes)
-        self.fabric = build(scenario.fabric)
-        self.source = make_source(scenario)
+        self.fabric, self.source = build(scenario.fabric), make_source(scenario)
         self.engine = make_engine(scenario, self.source)
         self.demand: Demand = demand(scenario, self.fabric, self.source)
         self.pairs = pairs_of(scenario, self.source)
         self.iperf_streams = iperf_streams(scenario, self.fabric)
         self.background: list[dict[str, object]] = []
         self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
-        self.lone_ideal_s = 0.0
         self.links_sampled = scenario.fidelity.link_check == "auto" and len(self.fabric.gpus) > ALL_LINKS_UP_TO_GPUS
-        self.phase = ""
+        self.lone_ideal_s, self.phase = 0.0, ""
         self.keeper: ControllerKeeper | None = None
         self.events = EventLog(folder / "events.jsonl")
         self.logs: list[IO[bytes]] = []
@@ -154,8 +152,8 @@ class Run:
         paths = self.scenario.paths
         mooncake = self.scenario.transport.kind == "mooncake"  # its ports are nobody's plan
         watch = ConnectionWatch(net, paths.protocol) if mooncake or not paths.planned else None
-        kind = MooncakePool if mooncake else AgentPool
-        pool = kind(net, self.queue_pairs, self.scale, self.scenario, self._log("agents"))
+        pool_of = MooncakePool if mooncake else AgentPool
+        pool = pool_of(net, self.queue_pairs, self.scale, self.scenario, self._log("agents"))
         self.ways = (
             watch.paths(self.queue_pairs, pool.flow)
             if watch
@@ -233,9 +231,7 @@ class Run:
 
     def _lone_deviations(self, pool: AgentPool) -> list[float]:
         """Median handoffs, one at a time: wall time over that of their bytes with headers at line rate, less 1.
-
-        Store-and-forward (a frame time a hop) makes it longer, the shapers' burst of two frames shorter.
-        """
+        Store-and-forward (a frame time a hop) makes it longer, the shapers' burst of two frames shorter."""
         payload = self.scale.payload_bytes(self.demand.median_transfer_bytes)
         found = []
         for number in range(LONE_TRANSFERS):
@@ -269,7 +265,7 @@ class Run:
             hz = {name: max(hz.values()) if name in self.fabric.switch_by_name else each for name, each in hz.items()}
         sampler = SamplerProcess(net, hz, self.folder / "ports.parquet", self.scale, self._log("sampler"))
         losses = Losses(net, pool.statistics())
-        self.marks = Marks(net, pool) if self.scenario.flow_control.ecn == "red" else None
+        marks = Marks(net, pool, self.scenario.flow_control)
         captures = Captures(net, self.captured, self.folder / "pcap")
         iperf = IperfPlayer(net, self.iperf_streams, self.scale)
         if self.polls:
@@ -309,8 +305,7 @@ class Run:
         liveness.close()
         cpu_share, self.own_cpu_share, self.waits = cpu.busy_share(), cpu.own_share(), pressure.finish()
         agents = self._statistics(pool)
-        if self.marks:
-            self.marks.finish(at_once=self.stop_asked)
+        marks.finish(self.folder, at_once=self.stop_asked)
         self.background = iperf.finish()
         if isinstance(self.engine, WithBackground):
             self.background += self.engine.account()
@@ -355,8 +350,6 @@ class Run:
         sent = list(loop.transfers.values())
         history = transfer_rows.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
-        if self.marks:
-            self.marks.write(self.folder)
         write_table(self.folder / "gpus.parquet", GPUS, self.engine.gpu_states)
         if self.polls:
             openflow_polls.write_tables(self.polls.log, self.folder, self.fabric, self.scale, loop.start_ns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from scenario.section import Section
 from scenario.transport_section import TransportSection
@@ -28,6 +28,12 @@ class FlowControlSection(Section):
     ecn_probability: float = Field(
         0.1, gt=0, le=1, description="share that is marked just below ecn_max_frames; it rises evenly from 0"
     )
+
+    @field_validator("ecn", mode="before")
+    @classmethod
+    def _off(cls, value: object) -> object:
+        """YAML reads a plain `off` as false."""
+        return "off" if value is False else value
 
 
 def refuse_unfit_marks(flow_control: FlowControlSection, transport: TransportSection) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -18,7 +19,7 @@ from emulation.red import chain, check_thresholds, difference, red_of, weight_lo
 from emulation.shaping import PortShape, port_shape
 from scenario.errors import InputError, MachineError
 from scenario.flow_control_section import FlowControlSection
-from scenario.load import with_changes
+from scenario.load import load_scenario, with_changes
 from scenario.models import Scenario
 from topologies.build import build
 from topologies.fabric import End
@@ -161,6 +162,15 @@ def test_what_does_not_go_together_is_refused(change: dict[str, dict[str, object
         with_changes(Scenario(), change)
     for word in words:
         assert word in str(caught.value)
+
+
+def test_off_may_be_written_plainly_though_yaml_reads_false(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text("flow_control: {ecn: off}\n")
+    assert load_scenario(path).flow_control == FlowControlSection()
+    path.write_text("flow_control: {ecn: on}\n")
+    with pytest.raises(InputError, match="must be one of off, red"):
+        load_scenario(path)
 
 
 def test_thresholds_out_of_use_are_no_error() -> None:

@@ -20,7 +20,7 @@ from emulation.netns import inside, write_sysctls
 from emulation.network import OFFLOADS_OFF
 from emulation.qdisc_dump import QdiscDump, RedCounts, decode
 from emulation.red import chain, red_of
-from emulation.shaping import PortShape, port_shape
+from emulation.shaping import PortShape, port_shape, slow_down
 from scenario.flow_control_section import FlowControlSection
 
 FRAME_BYTES, RATE_BPS, QUEUE_FRAMES = 1514, 4e6, 200
@@ -116,6 +116,9 @@ def play(flow_control: FlowControlSection, cc: str) -> tuple[RedCounts, int, int
     receiver.wait("done")
     (row,) = sender.ask("marks", start=0)["qps"]
     counts = dump.red_counts(dump.read()).get("r1", RedCounts(0, 0, 0, 0))
+    if red:  # a slow cable changes the shaper alone
+        slow_down({r: [shape]}, {"r1": 0.5})
+        assert not read_back({r: [red]}) and dump.red_counts(dump.read())["r1"].marked == counts.marked
     for process in (*(agent.process for agent in (sender, receiver)), *nodes):
         process.kill()
         process.wait()
