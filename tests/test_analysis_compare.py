@@ -22,7 +22,7 @@ from analysis.formats import change, data_size, number, percent, short
 from analysis.metrics import summarise
 from analysis.report import render, write_report
 from analysis.rows import result_rows
-from results import writer
+from results import schema, writer
 from results.reader import RunFolder
 from scenario.errors import InputError
 
@@ -370,3 +370,40 @@ def test_numbers_read_well() -> None:
     assert (data_size(60e6), data_size(1.5e9), data_size(12)) == ("60 MB", "1.5 GB", "12 B")
     assert (percent(0.123), percent(None)) == ("12.3 %", "–")
     assert (change(90, 100), change(110, 100), change(100, 100), change(1, 0)) == ("−10.0 %", "+10.0 %", "±0.0 %", "")
+
+
+def marking_run(folder: Path, plan: Plan) -> Path:
+    """A made-up run whose switches marked: 12 of 400 packets, and 7 of 300 segments came back so."""
+    make_run(folder, plan)
+    run = RunFolder(folder)
+    scenario = run.scenario_dict()
+    flow_control = {"ecn": "red", "ecn_min_frames": 5, "ecn_max_frames": 20, "ecn_probability": 0.25}
+    writer.write_yaml(folder / "scenario.yaml", {**scenario, "flow_control": flow_control})
+    link = run.fabric()["links"][0]
+    switch = next(end for end in (link["a"], link["b"]) if not end["node"].startswith("gpu"))
+    none = {"early": 0, "pdrop": 0, "other": 0}
+    port = {"node": switch["node"], "port": switch["port"], "packets": 400, "marked": 12, **none}
+    writer.write_table(folder / "ecn_ports.parquet", schema.ECN_PORTS, [port])
+    flow = {"src_gpu": "gpu1", "src_port": 1, "dst_gpu": "gpu2", "dst_port": 1, "qp": 0}
+    rows = [{**flow, "delivered": 300, "delivered_ce": 7}]
+    writer.write_table(folder / "ecn_flows.parquet", schema.ECN_FLOWS, rows)
+    return folder
+
+
+def test_marks_are_told_and_compared_with_an_arm_without(tmp_path: Path, folders: dict[str, Path]) -> None:
+    marked = marking_run(tmp_path / "marked", SMALL)
+    summary = summarise(RunFolder(marked), resamples=10)
+    assert (summary["ecn_marked_packets"], summary["ecn_marked_share"], summary["ecn_delivered_ce"]) == (12, 0.03, 7)
+    ((tier, of_tier),) = summary["ecn_tiers"].items()
+    assert tier.endswith(" to gpu") and of_tier == {"marked": 12, "packets": 400, "share": 0.03}
+    assert not any(key.startswith("ecn_") for key in summarise(RunFolder(folders["zcube"]), resamples=10))
+
+    comparison = compare([Arm("off", folders["zcube"]), Arm("red", marked)], resamples=10)
+    found = row(comparison, "ECN marks by switches")
+    assert found.values == ("off", "red, 5 to 20 frames, probability 0.25") and found.unequal
+    texts = {r.label: (r.text(0), r.text(1)) for r in result_rows(comparison.arms)}
+    assert texts["Packets marked by switches (ECN)"] == ("–", "12")
+    assert texts["Packets marked, of those sent"][1] == texts[f"Packets marked {tier}, of those sent"][1] == "3.0 %"
+    assert texts["Segments acknowledged as marked (TCP's analogue of CNPs)"] == ("–", "7")
+    report = write_report(comparison, tmp_path / "report.html").read_text()
+    assert "Packets marked by switches (ECN)" in report and "ECN marks for TCP in place of CNPs" in report

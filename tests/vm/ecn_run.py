@@ -1,8 +1,8 @@
 """Whole runs with and without ECN marks, where the kernel has RED and DCTCP: the same incast on the same fabric.
 
 In the VM of tests/vm/boot.sh: `PYTHONPATH=. .venv/bin/python tests/vm/ecn_run.py OUT`. OUT gets a run folder an arm,
-with its summary. Ends with 0 when switches marked and senders heard of it with ECN on, and neither with it off. That
-the runs are valid is not asked: an emulated processor is too slow for the checks of a run's timing.
+with its summary; not below /mnt/out, where no sockets can be made. Ends with 0 when switches marked and senders heard
+of it with ECN on, and neither with it off. That the runs are valid is not asked: an emulated processor is too slow.
 """
 
 from __future__ import annotations
