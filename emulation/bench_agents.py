@@ -32,7 +32,7 @@ from emulation.control import Controller, make_plan
 from emulation.meta import cpu_model
 from emulation.mooncake import MooncakePool
 from emulation.mooncake_extra import problem
-from emulation.runner import SOCKET_RECEIVE_BYTES, SOCKET_SEND_BYTES
+from emulation.planes import SOCKET_RECEIVE_BYTES, SOCKET_SEND_BYTES
 from emulation.sandbox import STATE_DIR, Sandbox, require_machine
 from emulation.shaping import port_shape
 from scenario.errors import RunError, TestbedError

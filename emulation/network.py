@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -17,7 +18,7 @@ from mininet.net import Mininet
 from mininet.node import Host
 
 from emulation import kernel_switch, shaping
-from emulation.kernel_routes import cable_macs
+from emulation.kernel_routes import SwitchRoutes, cable_macs
 from emulation.kernel_switch import KernelSwitch
 from emulation.netns import Batch, inside, write_sysctls
 from emulation.ovs import NamespacedOvs
@@ -152,11 +153,13 @@ def build(fabric: Fabric, rates: EmulatedRates, data_plane: Literal["ovs", "linu
     return network
 
 
-def start_switches(network: EmulatedNetwork) -> None:
-    """Start every Open vSwitch, or set the `routes` of every kernel switch and read them back; then shape all ports (in
+def start_switches(network: EmulatedNetwork, routes: Mapping[str, SwitchRoutes] | None = None) -> None:
+    """Start every Open vSwitch, or give every kernel switch its `routes` and read them back; then shape all ports (in
     this order: add-port removes qdiscs) and read them back. Raises RuntimeError."""
     began = time.monotonic()
     if network.data_plane == "linux":
+        for switch in network.kernel_switches:
+            switch.routes = (routes or {}).get(switch.name)
         KernelSwitch.batchStartup(network.kernel_switches)
         if differing := kernel_switch.read_back(network.kernel_switches):
             name, what = next(iter(differing.items()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -53,7 +53,7 @@ class FabricSection(Section):
     )
 
     @property
-    def wiring(self) -> dict[str, object]:
+    def wiring(self) -> dict[str, Any]:
         """All settings but the data plane: what makes the graph, as the controller's plan takes it."""
         return self.model_dump(exclude={"switch"})
 

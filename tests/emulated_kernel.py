@@ -14,8 +14,7 @@ from emulated_paths import Counters, check_all, listen
 from controller.rules import rules
 from emulation import kernel_switch, network, shaping
 from emulation.kernel_routes import kernel_routes
-from emulation.netns import inside, read_sysctls
-from emulation.netns import Batch
+from emulation.netns import Batch, inside, read_sysctls
 from scenario.fabric_spec import section_from_text
 from topologies.build import build
 from topologies.paths import walk_all_pairs
@@ -27,9 +26,7 @@ def main(text: str, sabotage: str = "") -> dict[str, object]:
     fabric = build(section_from_text(text))
     net = network.build(fabric, network.EmulatedRates(1e6, 9000, 4096), "linux")
     planned = kernel_routes(fabric, rules(fabric, seed=SEED, planned=walk_all_pairs(fabric)))
-    for switch in net.kernel_switches:
-        switch.routes = planned[switch.name]
-    network.start_switches(net)
+    network.start_switches(net, planned)
     first = net.kernel_switches[0]
     if sabotage:
         batch = Batch()
@@ -46,7 +43,6 @@ def main(text: str, sabotage: str = "") -> dict[str, object]:
         "differing": differing,
         "unshaped": shaping.read_back(net.shapes),
         "dropped": sum(kernel_switch.dropped(switch.pid) for switch in net.kernel_switches),
-        "mtus": sorted({port.name for port in fabric.switches[0].ports if f"mtu {net.rates.mtu_bytes}" in net.net[fabric.switches[0].name].cmd(f"ip link show {port.name}")}),
         "sysctls": read_sysctls(first.pid, ["net/ipv4/ip_forward", "net/ipv4/fib_multipath_hash_policy"]),
         "controllers": len(net.net.controllers) + len(net.switches),
     }

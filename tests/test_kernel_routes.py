@@ -9,11 +9,11 @@ import pytest
 
 from controller.rules import rules
 from emulation.kernel_routes import Route, SwitchRoutes, kernel_routes, routes_json
+from scenario.fabric_spec import section_from_text
 from topologies.build import build
 from topologies.fabric import End, Fabric
 from topologies.paths import TCP, UDP, FiveTuple, five_tuple, flow_path, reversed_flow, shares, walk_all_pairs
 from topologies.routing import Routing
-from scenario.fabric_spec import section_from_text
 
 FABRICS = [
     "zcube:gpus=32",
