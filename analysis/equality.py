@@ -25,6 +25,7 @@ _OWN_ROWS = {
     "transport": ("congestion_control", "inflight_cap_frames", "asic_buffer_frames"),
 }
 _MAX_PAIR_GPUS = 4096
+_PLANES = {"ovs": "ovs (Open vSwitch)", "linux": "linux (kernel)"}
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,12 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
         return lambda arm: NONE if arm.is_bound else value(arm)
 
     row("Fabric", lambda a: "infinite core" if a.is_bound else a.scenario.fabric.kind, False)
+    row(
+        "Data plane",
+        run(data_plane),
+        not _crossed(arms),
+        "what forwards: Open vSwitch with an OpenFlow controller, or the kernel; a comparison of fabrics has one",
+    )
     row("Policy", run(lambda a: a.scenario.policy), False)
     row("Bundle", run(_bundle), False, "several links between the same two switches: how a flow picks one")
     row("GPUs", lambda a: str(a.scenario.fabric.gpus), True)
@@ -188,6 +195,21 @@ def _entries(arm: ArmResult) -> str:
 def _natural(name: str) -> tuple[str, int]:
     letters = name.rstrip("0123456789")
     return letters, int(name[len(letters) :] or 0)
+
+
+def data_plane(arm: ArmResult) -> str:
+    """`fabric.switch` of an emulated run. (Runs of before there were two are of Open vSwitch.)"""
+    return NONE if arm.simulated else _PLANES[arm.meta.get("data_plane", "ovs")]
+
+
+def _crossed(arms: Sequence[ArmResult]) -> bool:
+    """Whether every fabric is there on every data plane: then a difference of planes is what is compared."""
+    by_plane: dict[str, set[str]] = {}
+    for arm in arms:
+        if not (arm.is_bound or arm.simulated):
+            wiring = json.dumps([arm.scenario.fabric.wiring, arm.scenario.policy])
+            by_plane.setdefault(data_plane(arm), set()).add(wiring)
+    return len({frozenset(fabrics) for fabrics in by_plane.values()}) <= 1
 
 
 def _bundle(arm: ArmResult) -> str:

@@ -57,6 +57,7 @@ def run(
     rate_factor: options.RateFactor = None,
     dilation: options.Dilation = None,
     resolution: options.Resolution = None,
+    switch: options.Switch = None,
     pcap: Annotated[
         list[str] | None,
         typer.Option(help="capture headers at this port while serving, e.g. leaf1-eth5; may be repeated"),
@@ -84,6 +85,7 @@ def run(
         rate_factor=rate_factor,
         dilation=dilation,
         resolution=resolution,
+        switch=switch,
     )
     if slo_ttft_ms is not None:
         settings = with_changes(settings, {"serving": {"slo_ttft_ms": slo_ttft_ms}})
@@ -100,7 +102,9 @@ def run(
         if note:
             err.print(f"Note: {note}", highlight=False, markup=False)
     with RunProgress("this machine") as progress:
-        budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
+        budget = measure(
+            settings.scale.frame_bytes, folder / MACHINE_CHECK, progress, settings.fabric.switch
+        ).budget_hops_per_s
     resolved = resolve({settings.name: settings}, budget)[settings.name]
     warn_of_late_faults(resolved)
     with RunProgress(settings.name) as progress:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from emulation.launch import MACHINE_CHECK
+from results.reader import RunFolder
 
 #: Folders of arms that an answer lists.
 _LISTED = 6
@@ -30,6 +31,11 @@ def why_no_controller(folder: Path, socket: Path, error: Exception, command: str
         )
     if not (folder / "scenario.yaml").exists():
         return _not_a_run(folder, command)
+    if RunFolder(folder).scenario().fabric.switch == "linux":
+        return (
+            "this run has no controller: fabric.switch is linux, and the kernel forwards by static routes",
+            "routes.json in the folder has them; probes and repairs need fabric.switch: ovs",
+        )
     if isinstance(error, TimeoutError):
         return "its controller is there and does not answer", f"the machine may be full; or see {folder}/controller.log"
     if isinstance(error, ConnectionRefusedError):

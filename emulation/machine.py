@@ -84,7 +84,7 @@ def _check(frame_bytes: int, switch: str) -> Mapping[str, float]:
     """Inside the sandbox."""
     began = time.monotonic()
     scenario = Scenario(
-        fabric=FabricSection(kind="zcube", gpus=8, gpus_per_switch=4, gpus_per_server=4, switch=switch)  # type: ignore[arg-type]
+        fabric=FabricSection(kind="zcube", gpus=8, gpus_per_switch=4, gpus_per_server=4, switch=switch)
     )
     fabric = build(scenario.fabric)
     rates = network.EmulatedRates(1e7, frame_bytes, 4096)

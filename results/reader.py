@@ -103,7 +103,7 @@ class RunFolder:
         return self._json("fidelity.json")
 
     def rules(self) -> Any:
-        """rules.json: the rules that were installed."""
+        """rules.json: the rules that were installed (fabric.switch: ovs)."""
         return self._json("rules.json")
 
     def scale(self) -> Scale:
