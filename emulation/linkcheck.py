@@ -25,6 +25,10 @@ from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, path, walk_a
 #: Largest relative deviation of a link from its configured rate.
 TOLERANCE = 0.03
 _SETTLE_S, _MEASURE_S, _READ_EVERY_S = 0.35, 1.2, 0.04
+#: A flow has begun when its NIC has sent so many bytes; on a busy machine dozens of clients need a while to start.
+_BEGUN_BYTES, _BEGIN_WITHIN_S = 60_000, 6.0
+#: What a client that is killed may leave in its socket, which keeps the planned port until it is delivered.
+_WINDOW_BYTES = 400_000
 #: How often a round is run again at most.
 REPEATS = 4
 _QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -134,7 +138,9 @@ def _run_patiently(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
             return _run_round(network, one)
         except RuntimeError as problem:
             reason = problem
-            time.sleep(0.5)
+            slowest = min(network.fabric.port(qp.src.node, qp.src.port).gbps for qp in one.flows)
+            drained_s = 2 * _WINDOW_BYTES * 8 / (slowest * network.rates.bps_per_gbps)
+            time.sleep(min(max(0.5, drained_s), 10.0))
     raise RunError(f"the link check did not get through: {reason}\n  is the machine busy with something else?")
 
 
@@ -165,9 +171,10 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
             flow = five_tuple(fabric, qp)
             command = [
                 *("iperf3", "-c", flow.dst_ip, "-p", str(flow.dst_port), "-B", flow.src_ip),
-                *("--cport", str(flow.src_port), "-C", "reno", "-w", "400K", "-t", "10", "--connect-timeout", "5000"),
+                *("--cport", str(flow.src_port), "-C", "reno", "-w", f"{_WINDOW_BYTES // 1000}K", "-t", "10", "--connect-timeout", "5000"),
             ]
             clients.append(network.net[qp.src.node].popen(command, **{**_QUIET, "stderr": subprocess.PIPE}))
+        _wait_begun(network, one)
         time.sleep(_SETTLE_S)
         readings: dict[str, list[tuple[int, bytes]]] = {node: [] for node in nodes}
         until = time.monotonic() + _MEASURE_S
@@ -193,6 +200,23 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
         )
         for end in one.judged
     ]
+
+
+def _wait_begun(network: EmulatedNetwork, one: Round) -> None:
+    """Wait until every flow's NIC has sent some of its data, or _BEGIN_WITHIN_S: then the round is measured as it is."""
+    sources = {qp.src for qp in one.flows}
+    dumps = {end.node: QdiscDump(network.node_pid(end.node)) for end in sources}
+
+    def sent(end: End) -> int:
+        dump = dumps[end.node]
+        data = dump.read()
+        return int(decode(data, dump.layout(data), network.fabric.port(end.node, end.port).name)["bytes"].item())
+
+    waiting = {end: sent(end) + _BEGUN_BYTES for end in sources}
+    deadline = time.monotonic() + _BEGIN_WITHIN_S
+    while waiting and time.monotonic() < deadline:
+        time.sleep(_READ_EVERY_S)
+        waiting = {end: least for end, least in waiting.items() if sent(end) < least}
 
 
 def rate_bps(dump: QdiscDump, readings: Sequence[tuple[int, bytes]], interface: str) -> float:
