@@ -187,15 +187,21 @@ def _note(text: str) -> None:
     print(json.dumps({"note": text}), flush=True)
 
 
+def _rates(scenario: Scenario) -> network.EmulatedRates:
+    buffer = scenario.transport.asic_buffer_frames
+    return network.EmulatedRates(IDLE_BPS_PER_GBPS, scenario.scale.frame_bytes, buffer)
+
+
 def _observe_only(folder: Path, scenario: Scenario) -> None:
     fabric = build(scenario.fabric)
+    if scenario.fabric.switch == "linux":
+        net = network.build(as_wired(scenario.faults, fabric), _rates(scenario), "linux")
+        write_json(folder / FILE, observe_peers(net))
+        return
     network.make_management_bridge()
     with open_log(folder / "controller.log") as log:
         controller = Controller(make_plan(scenario, []), STATE_DIR, log, discover=True, keep_standby=True)
-        rates = network.EmulatedRates(
-            IDLE_BPS_PER_GBPS, scenario.scale.frame_bytes, scenario.transport.asic_buffer_frames
-        )
-        net = network.build(as_wired(scenario.faults, fabric), rates)
+        net = network.build(as_wired(scenario.faults, fabric), _rates(scenario))
         network.start_switches(net)
         controller.wait_confirmed()
         began = time.monotonic()

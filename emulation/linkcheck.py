@@ -171,7 +171,8 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
             flow = five_tuple(fabric, qp)
             command = [
                 *("iperf3", "-c", flow.dst_ip, "-p", str(flow.dst_port), "-B", flow.src_ip),
-                *("--cport", str(flow.src_port), "-C", "reno", "-w", f"{_WINDOW_BYTES // 1000}K", "-t", "10", "--connect-timeout", "5000"),
+                *("--cport", str(flow.src_port), "-C", "reno", "-w", f"{_WINDOW_BYTES // 1000}K"),
+                *("-t", "10", "--connect-timeout", "5000"),
             ]
             clients.append(network.net[qp.src.node].popen(command, **{**_QUIET, "stderr": subprocess.PIPE}))
         _wait_begun(network, one)
@@ -203,7 +204,7 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
 
 
 def _wait_begun(network: EmulatedNetwork, one: Round) -> None:
-    """Wait until every flow's NIC has sent some of its data, or _BEGIN_WITHIN_S: then the round is measured as it is."""
+    """Wait until every flow's NIC has sent some of its data, at most _BEGIN_WITHIN_S."""
     sources = {qp.src for qp in one.flows}
     dumps = {end.node: QdiscDump(network.node_pid(end.node)) for end in sources}
 

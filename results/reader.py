@@ -106,6 +106,10 @@ class RunFolder:
         """rules.json: the rules that were installed (fabric.switch: ovs)."""
         return self._json("rules.json")
 
+    def routes(self) -> Any:
+        """routes.json: the kernel routes that were set and read back (fabric.switch: linux)."""
+        return self._json("routes.json")
+
     def scale(self) -> Scale:
         """The scale of the run, from meta.json."""
         given = self._section("scale")

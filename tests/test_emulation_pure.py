@@ -81,6 +81,7 @@ def test_routes_of_a_two_port_gpu_are_crosswise() -> None:
 class _Losses:
     queue_drops: int = 0
     socket_drops: int = 0
+    place: str = "switch sockets"
     retransmits: int = 0
     duplicates: int = 0
 
