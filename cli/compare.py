@@ -77,6 +77,8 @@ def compare(
     json: options.Json = False,
 ) -> None:
     """Run and compare; exit code 1 when an arm is INVALID."""
+    if switch not in (None, *SWITCHES, "both"):
+        raise InputError("--switch", switch, f"allowed: {', '.join(SWITCHES)}, both")
     base = options.scenario_with_options(
         scenario,
         seed=seed,
