@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Each target does its own set-up; a set-up that is complete takes no time.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-failover test lint bench lock clean
+.PHONY: help setup demo demo-failover test test-deep lint bench lock clean
 
 PYTHON := .venv/bin/python
 # What needs root (the sandbox of an emulation) goes through sudo for everybody else; results stay the user's (SUDO_UID).
@@ -20,12 +20,19 @@ demo: setup  ## the main job: ZCube against ROFT, emulated, with a report
 demo-failover: setup  ## a cable fails under load on ROFT and on ZCube: timeline of the repair
 	$(AS_ROOT) .venv/bin/zcube failover
 
+# Each worker loads every file it is given, so those that need root get theirs alone.
+ROOT_TESTS = $(shell grep -l "mark\.root" tests/test_*.py)
+PYTEST = $(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 $(DEEP)
+
 test:  ## set-up with the test tools, then all checks and all tests (those marked root too)
 	@bash vagrant/setup.sh --dev
 	@$(MAKE) --no-print-directory lint
-	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m "not root" -n auto --dist worksteal
-	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m "root and not alone" -n 4 --dist loadfile
-	$(AS_ROOT) $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=15 -m "root and alone"
+	$(PYTEST) -m "not root" -n auto --dist worksteal
+	$(PYTEST) -m "root and not alone" -n 4 --dist loadscope --no-loadscope-reorder $(ROOT_TESTS)
+	$(PYTEST) -m "root and alone" $(ROOT_TESTS)
+
+test-deep:  ## the same with the tests that are left out as others cover them, and more examples of each property
+	@$(MAKE) --no-print-directory test DEEP=--deep
 
 lint:  ## ruff, mypy, import-linter
 	@bash vagrant/setup.sh --dev

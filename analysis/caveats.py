@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.arms import ArmResult
+from analysis.fabric_metrics import ASIC_BUFFER_BYTES
 from analysis.flows import is_flows
 from analysis.formats import data_size, short
 from analysis.stats import P99_MIN_COUNT
-
-#: Shared packet buffer of a 51.2 Tb/s switch ASIC (Broadcom Tomahawk 5 class), for a sense of size only.
-ASIC_BUFFER_BYTES = 165e6
 
 _TRANSPORTS = {"tcp": "TCP", "udp": "UDP with Swift", "mooncake": "The Mooncake Transfer Engine over TCP"}
 

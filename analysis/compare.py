@@ -11,10 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from analysis.arms import Arm, ArmResult, read_arm
+from analysis.beside import TextTable, background_table, tenant_line, tenant_table
 from analysis.caveats import limits, must_know
+from analysis.diagnosis import Diagnosis
+from analysis.diagnosis_lines import diagnoses, diagnosis_lines
 from analysis.equality import EqualityRow, equality_rows
 from analysis.failover import Failover, failover
-from analysis.fidelity import LABELS, FidelityRow, fidelity_rows
+from analysis.failures import causes, nothing_completed
+from analysis.fidelity import FidelityRow, fidelity_rows, why_invalid
 from analysis.flow_lines import flow_bound_lines, flow_headline
 from analysis.formats import NONE, change, number
 from analysis.notes import run_notes
@@ -38,6 +42,8 @@ class Comparison:
     fidelity: tuple[FidelityRow, ...]
     #: Label and faults of each run whose scenario has some.
     faults: tuple[tuple[str, Failover], ...] = ()
+    #: Label and diagnosis of each run that served something.
+    diagnoses: tuple[tuple[str, Diagnosis], ...] = ()
 
     @property
     def alone(self) -> bool:
@@ -77,8 +83,8 @@ class Comparison:
     def warnings(self) -> tuple[str, ...]:
         """What must be read before the figures; empty when all is well."""
         found = [
-            f"INVALID: {arm.label} was outside the envelope in which the emulation can be trusted ({_failed(arm)}); "
-            "do not use its figures. Usual cause: the machine is busy with something else. Run it again on a quiet one."
+            f"INVALID: {arm.label} was outside the envelope in which the emulation can be trusted; do not use its"
+            f" figures. {why_invalid(arm.fidelity)}"
             for arm in self.arms
             if arm.valid is False
         ]
@@ -87,7 +93,10 @@ class Comparison:
             found.append(f"NOT LIKE FOR LIKE: the arms differ in what should be equal: {names}.")
         failed = [arm for arm in self.arms if arm.summary["failed"]]
         if failed:
-            counts = ", ".join(f"{arm.label} {arm.summary['failed']}" for arm in failed)
+            counts = "; ".join(
+                f"{arm.label} {arm.summary['failed']}{f': {text}' if (text := causes(arm.summary)) else ''}"
+                for arm in failed
+            )
             found.append(
                 f"Failed {'messages' if self.flows else 'requests'} ({counts}) are not in the"
                 f" {'' if self.flows else 'TTFT '}figures, which are over completed ones only: the figures of an arm"
@@ -104,6 +113,9 @@ class Comparison:
         first = self.runs[0]
         lines = []
         for arm in self.runs:
+            if not arm.summary["completed"]:
+                lines.append(f"{nothing_completed(arm)}{' — INVALID RUN' if arm.valid is False else ''}.")
+                continue
             mean, p90 = arm.summary["mean_ttft_ms"], arm.summary["p90_ttft_ms"]
             text = f"{arm.label}: mean TTFT {number(mean)} ms, P90 {number(p90)} ms"
             text += f", mean exposed KV transfer {number(arm.summary['mean_kv_transfer_exposed_ms'])} ms"
@@ -111,6 +123,7 @@ class Comparison:
             if arm is not first and (differences := paired_differences(first, arm)):
                 text += f". Against {first.label}, request by request: " + "; ".join(d.text for d in differences)
             lines.append(f"{text}{' — INVALID RUN' if arm.valid is False else ''}.")
+        lines += [line for arm in self.runs if (line := tenant_line(arm))]
         if self.alone:
             return tuple(lines)
         lines.append(
@@ -151,6 +164,15 @@ class Comparison:
     def notes(self) -> tuple[str, ...]:
         """What else the runs left: captures, and paths where switches or the agents chose among several."""
         return tuple(line for arm in self.runs for line in run_notes(arm))
+
+    def beside(self) -> tuple[TextTable, ...]:
+        """Tenants, where there are several, and traffic beside the workload."""
+        found = tenant_table(self.arms), background_table(self.runs)
+        return tuple(table for table in found if table is not None)
+
+    def diagnosis_lines(self) -> tuple[tuple[str, str, str], ...]:
+        """Of each run that was diagnosed: what was named, where handoffs lost time, congestion by class."""
+        return tuple(diagnosis_lines(label, found) for label, found in self.diagnoses)
 
     def must_know(self) -> tuple[str, ...]:
         """The four things that a reader must know before any figure."""
@@ -207,17 +229,12 @@ class Comparison:
                 "results": results,
                 "bound": self.bound_lines(),
                 "faults": {label: one.to_json() for label, one in self.faults},
+                "diagnoses": {label: one.to_json() for label, one in self.diagnoses},
                 "notes": self.notes(),
                 "does_not_show": self.limits(),
             }
         )
         return found
-
-
-def _failed(arm: ArmResult) -> str:
-    checks = (arm.fidelity or {}).get("checks", ())
-    names = [LABELS.get(str(check.get("name")), str(check.get("name"))) for check in checks if check.get("ok") is False]
-    return "failed: " + "; ".join(names) if names else "it left no verdict"
 
 
 def compare(arms: Sequence[Arm], seed: int | None = None, resamples: int = RESAMPLES) -> Comparison:
@@ -242,6 +259,7 @@ def compare(arms: Sequence[Arm], seed: int | None = None, resamples: int = RESAM
         results=result_rows(results),
         fidelity=fidelity_rows(results),
         faults=tuple((one.label, failover(one.arm.path)) for one in results if _had_faults(one)),
+        diagnoses=diagnoses(results),
     )
 
 

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from analysis.beside import TextTable
 from analysis.compare import Comparison
 from analysis.console_table import plain_table
 from analysis.failover_console import faults_of_run
@@ -80,6 +81,16 @@ def result_table(comparison: Comparison) -> Table:
     return table
 
 
+def text_table(found: TextTable) -> Table:
+    """A table that is text already: names to the left, figures to the right."""
+    table = plain_table(found.title, found.note)
+    for place, column in enumerate(found.columns):
+        table.add_column(column, justify="left" if place < found.left else "right")
+    for row in found.rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
 def fidelity_table(comparison: Comparison) -> Table:
     """Whether the emulation did what it should have done."""
     table = plain_table(f"{_number(comparison, 4)}. Fidelity of the emulation")
@@ -128,12 +139,20 @@ def renderable(comparison: Comparison, report: Path | None = None) -> Renderable
         parts += [Text(line, style="bold red") for line in warnings] + [Text()]
     parts += [equality_table(comparison), Text(), result_table(comparison), Text()]
     parts += [_list("In short", comparison.headline()), Text()]
+    for found in comparison.beside():
+        parts += [text_table(found), Text()]
     if not comparison.alone:
         parts += [_list("3. The fabric-free bound", comparison.bound_lines()), Text()]
+    if diagnosed := comparison.diagnosis_lines():
+        parts.append(Text("Diagnosis, and congestion by class (`zcube diagnose RUN` says more)", style="bold"))
+        for first, *others in diagnosed:
+            parts.append(Padding(Text(f"· {first}"), (0, 0, 0, 2)))
+            parts += [Padding(Text(line, style="dim"), (0, 0, 0, 4)) for line in others]
+        parts.append(Text())
     for label, faults in comparison.faults:
         parts += [Text(f"Faults: {label}", style="bold"), faults_of_run(faults), Text()]
     if notes := comparison.notes():
-        parts += [_list("Captures and paths", notes), Text()]
+        parts += [_list("Notes on the run", notes), Text()]
     if comparison.fidelity:
         parts += [fidelity_table(comparison), Text()]
         if failures := _failures(comparison):

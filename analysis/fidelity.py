@@ -21,9 +21,34 @@ LABELS = {
     "engine_lag_p99_ms": "Lag of the serving engine, P99",
     "sampler_lag_p99_ms": "Lag of the queue sampler, P99",
     "sampler_cpu_pct": "CPU of the queue sampler",
+    "sampler_gap_max_ms": "Longest gap of the queue sampler",
+    "openflow_bytes_worst_difference_frames": "Sent bytes, OpenFlow's count against the queues', worst",
     "cpu_pct": "CPU of the machine while serving",
     "controller_restarts": "Controllers that were replaced during the run",
+    "transfers_verified": "Transfers whose every byte was verified",
 }
+
+_BUSY = "usually the machine was busy with something else: run it again on a quiet one; if it stays, {}"
+_SLOWER = "a larger --dilation or a smaller --rate-factor"
+#: Check -> the next step where it fails. docs/fidelity.md says what each check is for.
+NEXT_STEPS = {
+    "link_rate_worst_deviation_pct": _BUSY.format(_SLOWER),
+    "lone_transfer_deviation_pct": _BUSY.format("a larger --resolution or transport.inflight_cap_frames"),
+    "packets_lost": _BUSY.format(_SLOWER),
+    "resolution_frames": "handoffs are too few frames here: leave scale.rate_factor and scale.dilation out, or raise"
+    " --dilation; a larger model or longer prompts help too",
+    "packet_budget_used_pct": "all senders together are too much for this machine at this scale: leave"
+    " scale.rate_factor out, or lower it",
+    "maxmin_ratio_median": "transfers did not take as long as fair shares would: where GPUs send and receive at once,"
+    " routing.striping: static (docs/collectives.md); else " + _BUSY.format(_SLOWER),
+    "maxmin_ratio_p95": "some transfers took far longer than fair shares would: where GPUs send and receive at once,"
+    " routing.striping: static (docs/collectives.md); else " + _BUSY.format(_SLOWER),
+    "engine_lag_p99_ms": _BUSY.format(_SLOWER),
+    "cpu_pct": _BUSY.format(_SLOWER),
+    "transfers_verified": "bytes are missing or wrong, which a busy machine does not explain: agents.log and"
+    " fidelity.json of the run say of which transfer; please report it",
+}
+_UNKNOWN_STEP = "fidelity.json of the run has its details"
 
 
 @dataclass(frozen=True)
@@ -85,3 +110,29 @@ def _limit(check: Mapping[str, Any]) -> str:
 def _verdict(check: Mapping[str, Any] | None) -> bool | None:
     found = None if check is None else check.get("ok")
     return found if isinstance(found, bool) else None
+
+
+def failed_checks(fidelity: Mapping[str, Any] | None) -> list[Mapping[str, Any]]:
+    """The checks that make a run INVALID, as they are in fidelity.json."""
+    return [check for check in (fidelity or {}).get("checks", ()) if check.get("ok") is False]
+
+
+def next_steps(failed: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """What to do about failed checks: a line for each different step, with the checks that it is for."""
+    checks: dict[str, list[str]] = {}
+    for check in failed:
+        name = str(check.get("name"))
+        checks.setdefault(NEXT_STEPS.get(name, _UNKNOWN_STEP), []).append(LABELS.get(name, name))
+    return tuple(f"{'; '.join(labels)}: {step}" for step, labels in checks.items())
+
+
+def why_invalid(fidelity: Mapping[str, Any] | None) -> str:
+    """What made a run INVALID, and the next step of each: sentences."""
+    failed = failed_checks(fidelity)
+    if not failed:
+        return "It left no verdict: it ended before its checks were done. runner.log in its folder says why."
+    found = [
+        f"{LABELS.get(str(check.get('name')), str(check.get('name')))}: {_text(check)} (limit {_limit(check)})"
+        for check in failed
+    ]
+    return f"Failed: {'; '.join(found)}. What to do: " + ". ".join(next_steps(failed)) + "."

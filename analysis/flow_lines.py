@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from analysis.arms import ArmResult
+from analysis.failures import causes
 from analysis.formats import NONE, change, number
 
 
@@ -13,6 +14,13 @@ def flow_headline(runs: Sequence[ArmResult]) -> tuple[str, ...]:
     lines = []
     for arm in runs:
         summary = arm.summary
+        if not summary["completed"]:
+            timeout_s = getattr(arm.scenario.workload, "timeout_s", arm.scenario.serving.timeout_s)
+            lines.append(
+                f"{arm.label}: no message ended: {causes(summary)}. Look at: the time-out of {timeout_s:g} s, faults,"
+                f" and {arm.arm.path / 'transfers.parquet'}{' — INVALID RUN' if arm.valid is False else ''}."
+            )
+            continue
         text = f"{arm.label}: {', '.join(summary['operations'])}: makespan {number(summary['makespan_s'] * 1e3)} ms"
         text += f" over {summary['completed']:,} messages, bus bandwidth"
         text += f" {number(summary['mean_busbw_gbyte_per_s'])} GB/s"

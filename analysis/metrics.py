@@ -21,19 +21,16 @@
 
 * `*_kv_transfer_exposed_ms`: the `kv_transfer` stage: prefill is done and KV is still under way.
   `*_kv_transfer_total_ms`: first submit to last byte at a receiver. `*_kv_transfer_slowdown`: total / the
-  same handoff alone on the fabric (1 = no contention).
+  same handoff alone on the fabric (1 = no contention). `*_kv_transfer_share_of_ttft`: exposed / TTFT of each
+  request (0 to 1).
 * `kv_transfer_bytes`: model bytes of measured requests. `kv_transfer_gbps`: bytes over the window's
   wall-clock, model Gb/s.
 
 **Fabric** (from samples of egress ports inside the window; null in a run without ports)
 
-* `fabric_backlog_peak_frames`: the most that waited at one switch port. `fabric_backlog_total_mean_frames`:
-  time mean of the sum over all switch ports. `fabric_backlog_mean_frames`: that divided by the number of
-  switch ports. `_bytes` = frames * model bytes of a frame. This is excess backlog (deep buffer), not switch
-  buffer occupancy. `fabric_time_over_threshold_port_s`: port-seconds with at least
-  `telemetry.backlog_threshold_frames`.
-* `fabric_roles`, `fabric_tiers`: per kind of port, `load_busiest` and `load_mean` (share of the configured
-  rate), and backlog.
+* `fabric_*`: `analysis.fabric_metrics`. `hot_leaf_*`: `analysis.hot_leaf`.
+
+**Decode**: `decode_queue`: `analysis.decode_queue`.
 
 **Without serving** (collectives, matrices, recorded transfers): `analysis.flows` has the metrics.
 
@@ -54,11 +51,16 @@ from analysis import flows as fl
 from analysis import requests as rq
 from analysis import service
 from analysis import transfers as tr
-from analysis.ports import ROLES, PortFigures, port_figures, tier_table
+from analysis.decode_queue import decode_queue
+from analysis.fabric_metrics import fabric_metrics
+from analysis.hot_leaf import hot_leaf_rates
+from analysis.ports import PortFigures, port_figures
 from analysis.stats import LEVEL, PERCENTILES, RESAMPLES, bootstrap, describe, weighted_percentiles
+from analysis.would_pause import PauseThresholds
 from results.reader import RunFolder, Scale, Window
 from results.schema import SCHEMA_VERSION
 from scenario.errors import InputError
+from scenario.models import Scenario
 
 SLOWEST_SHARE = 0.05
 
@@ -73,13 +75,18 @@ class RunData:
     scale: Scale
     window: Window
     gpus: pd.DataFrame = field(default_factory=pd.DataFrame)
+    scenario: Scenario = field(default_factory=Scenario)
 
 
 def load(run: RunFolder, max_bins: int = 1000) -> RunData:
     """Reads what the metrics need. A simulated run may come without transfers and ports."""
     simulated = run.meta().get("executor") == "simulation"
-    threshold = float(run.scenario().telemetry.backlog_threshold_frames)
-    ports = None if simulated and not run.has("ports.parquet") else port_figures(run, threshold, max_bins)
+    scenario = run.scenario()
+    telemetry = scenario.telemetry
+    pause = PauseThresholds(telemetry.xoff_frames, telemetry.xon_frames)
+    ports = None
+    if run.has("ports.parquet") or not simulated:
+        ports = port_figures(run, float(telemetry.backlog_threshold_frames), max_bins, pause)
     if ports is not None and not ports.table["samples"].any():
         if not simulated:
             raise InputError("run folder", str(run.path), "ports.parquet has no sample inside the window")
@@ -89,7 +96,7 @@ def load(run: RunFolder, max_bins: int = 1000) -> RunData:
     else:
         transfers = run.transfers(tr.COLUMNS)
     gpus = run.gpus() if run.has("gpus.parquet") else pd.DataFrame()
-    return RunData(run.requests(), transfers, ports, run.scale(), run.window(), gpus)
+    return RunData(run.requests(), transfers, ports, run.scale(), run.window(), gpus, scenario)
 
 
 def summarise(run_folder: RunFolder, seed: int | None = None, resamples: int = RESAMPLES) -> dict[str, Any]:
@@ -124,7 +131,11 @@ def summarise_data(data: RunData, seed: int, resamples: int = RESAMPLES) -> dict
     exposed = rq.stage_seconds(done)["kv_transfer"] * 1e3
     found |= _named(describe(exposed), "kv_transfer_exposed_ms")
     intervals |= _intervals(exposed, done["session_id"], "kv_transfer_exposed_ms", seed, resamples)
+    share = exposed / rq.ttft_ms(done).where(rq.ttft_ms(done) > 0)
+    found |= _named(describe(share.dropna()), "kv_transfer_share_of_ttft")
     found |= _transfers(data, done, intervals, seed, resamples)
+    found |= decode_queue(data.requests, data.window, data.scenario.serving.timeout_s)
+    found |= hot_leaf_rates(data.requests, data.transfers, data.ports, data.scenario)
     found |= _fabric(data)
     found |= {
         "intervals": intervals,
@@ -230,32 +241,4 @@ def _transfers(
 
 
 def _fabric(data: RunData) -> dict[str, Any]:
-    base = ("peak_frames", "mean_frames", "total_mean_frames", "peak_bytes", "mean_bytes", "total_mean_bytes")
-    found: dict[str, Any] = {f"fabric_backlog_{name}": float("nan") for name in base}
-    found |= {"fabric_model_bytes_per_frame": data.scale.model_bytes_per_frame}
-    if data.ports is None:
-        return found | {
-            "fabric_switch_ports": 0,
-            "fabric_drops": None,
-            "fabric_roles": {},
-            "fabric_tiers": {},
-        }
-    table = data.ports.table
-    switch = table[(table["role"] != ROLES[0]) & (table["samples"] > 0)]
-    peak, total = float(switch["backlog_peak_frames"].max()), float(switch["backlog_mean_frames"].sum())
-    for name, frames in (("peak", peak), ("mean", total / max(len(switch), 1)), ("total_mean", total)):
-        found[f"fabric_backlog_{name}_frames"] = frames
-        found[f"fabric_backlog_{name}_bytes"] = frames * data.scale.model_bytes_per_frame
-    highest = switch["backlog_peak_frames"].idxmax() if peak > 0 else None
-    return found | {
-        "fabric_backlog_peak_port": str(switch.at[highest, "label"]) if highest is not None else "",
-        "fabric_switch_ports": len(switch),
-        "fabric_time_over_threshold_port_s": float(switch["over_threshold_s"].sum()),
-        "fabric_drops": int(table["drops"].sum()),
-        "fabric_roles": _records(tier_table(table, "role"), "role"),
-        "fabric_tiers": _records(tier_table(table, "tier"), "tier"),
-    }
-
-
-def _records(table: pd.DataFrame, key: str) -> dict[str, dict[str, Any]]:
-    return {str(row.pop(key)): row for row in ({str(k): v for k, v in r.items()} for r in table.to_dict("records"))}
+    return fabric_metrics(data.ports, data.scale, data.window, data.scenario.telemetry)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from analysis.arms import ArmResult
 from results.reader import RunFolder
 
@@ -22,15 +25,14 @@ def _of_the_window(arm: ArmResult) -> list[str]:
     ]
 
 
-def _of_the_source(arm: ArmResult) -> list[str]:
-    """What a replay could not take as it was."""
-    source = RunFolder(arm.arm.path).meta().get("source") or {}
+def source_notes(source: Mapping[str, Any]) -> list[str]:
+    """What a replay could not take as it was: of `source` in meta.json, or of a source's `summary` before a run."""
     found = []
     if source.get("cut_prompts"):
-        found.append(f"{arm.label}: {source['cut_prompts']} prompts were longer than the model's context, and were cut")
+        found.append(f"{source['cut_prompts']} prompts were longer than the model's context, and were cut")
     if source.get("bad_rows_skipped"):
         found.append(
-            f"{arm.label}: {source['bad_rows_skipped']} rows of the trace did not parse and were left out; the first:"
+            f"{source['bad_rows_skipped']} rows of the trace did not parse and were left out; the first:"
             f" {source.get('first_bad_row')}"
         )
     return found
@@ -46,7 +48,8 @@ def run_notes(arm: ArmResult) -> tuple[str, ...]:
             found.append(
                 f"{arm.label}: capture {run.path / 'pcap' / event['port']}.pcap, {event['packets']:,} packets{full}"
             )
-    found += _of_the_window(arm) + _of_the_source(arm)
+    found += _of_the_window(arm)
+    found += [f"{arm.label}: {note}" for note in source_notes(run.meta().get("source") or {})]
     if arm.scenario.policy in ("ecmp_ovs", "spray"):
         sent = run.transfers()
         columns = ("src_gpu", "src_port", "dst_gpu", "dst_port")

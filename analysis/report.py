@@ -12,7 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from analysis import charts
+from analysis import charts, telemetry_charts
+from analysis import telemetry_tables as tables
 from analysis.arms import ArmResult
 from analysis.compare import Comparison
 from analysis.formats import data_size, number, percent, short
@@ -24,7 +25,8 @@ from scenario.flow_workloads import FlowWorkload
 _CONFIG = {"displaylogo": False, "responsive": True, "displayModeBar": False}
 
 
-def _html(figure: go.Figure | None, name: str) -> Markup:
+def figure_html(figure: go.Figure | None, name: str) -> Markup:
+    """A figure as a part of a page; nothing for None."""
     if figure is None:
         return Markup("")
     text = figure.to_html(full_html=False, include_plotlyjs=False, include_mathjax=False, config=_CONFIG, div_id=name)
@@ -41,7 +43,7 @@ def _heatmaps(comparison: Comparison) -> list[dict[str, Any]]:
         found.append(
             {
                 "label": arm.label,
-                "figure": _html(figure, f"backlog-{index}"),
+                "figure": figure_html(figure, f"backlog-{index}"),
                 "peak": short(summary["fabric_backlog_peak_frames"]),
                 "peak_bytes": data_size(summary["fabric_backlog_peak_bytes"]),
                 "port": summary.get("fabric_backlog_peak_port", ""),
@@ -55,7 +57,7 @@ def _timelines(comparison: Comparison) -> list[dict[str, Any]]:
     top = charts.slowest_ms(comparison.runs)
     sample = charts.sample_requests(comparison.runs[0])
     return [
-        {"label": arm.label, "figure": _html(charts.timeline(arm, sample, top), f"timeline-{index}")}
+        {"label": arm.label, "figure": figure_html(charts.timeline(arm, sample, top), f"timeline-{index}")}
         for index, arm in enumerate(comparison.runs)
     ]
 
@@ -63,6 +65,7 @@ def _timelines(comparison: Comparison) -> list[dict[str, Any]]:
 def _tiers(arm: ArmResult) -> list[dict[str, str]]:
     if arm.data.ports is None:
         return []
+    spread = arm.summary["fabric_imbalance"]
     return [
         {
             "tier": str(row["tier"]),
@@ -71,9 +74,26 @@ def _tiers(arm: ArmResult) -> list[dict[str, str]]:
             "port": str(row["busiest_port"]),
             "mean": percent(row["load_mean"]),
             "imbalance": number(row["imbalance"]),
+            "cv": number(spread.get(f"ports, {row['tier']}", {}).get("cv")),
+            "jain": number(spread.get(f"ports, {row['tier']}", {}).get("jain")),
         }
         for row in tier_table(arm.data.ports.table).to_dict("records")
     ]
+
+
+def _queues(comparison: Comparison) -> dict[str, Any] | None:
+    """What templates/queues.html.j2 shows; None without sampled queues."""
+    arms = [arm for arm in comparison.runs if arm.data.ports is not None]
+    if not arms:
+        return None
+    return {
+        "imbalance": [(arm.label, tables.imbalance_rows(arm)) for arm in arms],
+        "rule": tables.hot_rule(arms[0]),
+        "hot": [(arm.label, tables.hot_summary(arm), tables.hot_port_rows(arm)) for arm in arms],
+        "pause_note": tables.pause_note(arms[0]),
+        "pauses": tables.pause_rows(arms),
+        "scheduler": tables.scheduler_rows(arms),
+    }
 
 
 def _scenarios(comparison: Comparison) -> list[dict[str, str]]:
@@ -133,12 +153,16 @@ def render(comparison: Comparison, title: str = "") -> str:
         made=_made(comparison.runs[0]),
         plotly_js=Markup(get_plotlyjs()),  # noqa: S704 - the library's own code
         flows=flows,
-        cdf=_html(draw(comparison), name),
-        stages=_html(None if flows else charts.stage_split(comparison), "stages"),
-        loads=_html(charts.link_loads(comparison), "loads"),
+        cdf=figure_html(draw(comparison), name),
+        stages=figure_html(None if flows else charts.stage_split(comparison), "stages"),
+        loads=figure_html(charts.link_loads(comparison), "loads"),
         heatmaps=_heatmaps(comparison),
         timelines=[] if flows else _timelines(comparison),
         tiers=[(arm.label, _tiers(arm)) for arm in comparison.runs if arm.data.ports is not None],
+        queues=_queues(comparison),
+        gpu_time=figure_html(None if flows else telemetry_charts.gpu_time_bars(comparison), "gpu-time"),
+        decode_queue=figure_html(None if flows else telemetry_charts.decode_queue_lines(comparison), "decode-queue"),
+        decode_rows=[] if flows else tables.queue_rows(comparison.arms),
         frame_bytes=data_size(comparison.runs[0].data.scale.model_bytes_per_frame),
         scenarios=_scenarios(comparison),
         stage_texts=[(STAGE_SHORT[stage], text) for stage, text in STAGE_TEXT.items()],

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from analysis.arms import ArmResult
+from analysis.failures import CAUSES
 from analysis.formats import NONE, change, data_size, number, percent
 from analysis.ports import ROLES
 from analysis.stats import P99_MIN_COUNT, Interval
@@ -77,7 +78,10 @@ def result_rows(arms: Sequence[ArmResult]) -> tuple[ResultRow, ...]:
         rows.append(ResultRow(key, label, unit, group, tuple(values), tuple(intervals), style, compared, indicative))
 
     row("Requests", "completed", "Completed (n)", "", "count")
-    row("Requests", "failed", "Failed (time-outs count)", "", "count")
+    row("Requests", "failed", "Failed, for whatever reason", "", "count")
+    for key, text in CAUSES.items():
+        if any(arm.summary.get(key) for arm in arms):
+            row("Requests", key, f"of them {text}", "", "count")
     for name, label in (("mean", "mean"), ("p50", "P50"), ("p90", "P90"), ("p99", "P99")):
         row("TTFT", f"{name}_ttft_ms", f"TTFT {label}", "ms", compared=True)
     row("Messages", "makespan_s", "Makespan", "s", compared=True)
@@ -100,13 +104,26 @@ def result_rows(arms: Sequence[ArmResult]) -> tuple[ResultRow, ...]:
         row("KV transfer", f"mean_kv_transfer_{kind}_ms", f"KV transfer {label} mean", "ms", compared=True)
         row("KV transfer", f"p50_kv_transfer_{kind}_ms", f"KV transfer {label} P50", "ms", compared=True)
         row("KV transfer", f"p99_kv_transfer_{kind}_ms", f"KV transfer {label} P99", "ms", compared=True)
+    for name, label in (("mean", "mean"), ("p50", "P50"), ("p95", "P95"), ("p99", "P99")):
+        row("KV transfer", f"{name}_kv_transfer_share_of_ttft", f"KV transfer's share of TTFT {label}", "", "percent")
     row("KV transfer", "p50_kv_transfer_slowdown", "Slowdown against alone on the fabric P50", "×")
     row("KV transfer", "p99_kv_transfer_slowdown", "Slowdown against alone on the fabric P99", "×")
+    for state, label in (("waiting", "waiting for KV space"), ("receiving", "receiving KV"), ("decoding", "decoding")):
+        row("Decode", f"decode_queue/{state}/mean", f"Requests {label}, an instance, mean", "")
+    row("Decode", "decode_queue/waiting/p95", "Requests waiting for KV space, an instance, P95", "")
+    row("Decode", "decode_queue/waiting/max", "Requests waiting for KV space, an instance, most", "", "count")
+    row("Fabric", "fabric_backlog_p95_frames", "Excess backlog, P95 over port-seconds", "frames")
+    row("Fabric", "fabric_backlog_p99_frames", "Excess backlog, P99 over port-seconds", "frames")
     row("Fabric", "fabric_backlog_peak_frames", "Excess backlog, peak at one port", "frames")
     row("Fabric", "fabric_backlog_peak_bytes", "Excess backlog, peak at one port", "model bytes", "bytes")
     row("Fabric", "fabric_backlog_total_mean_frames", "Excess backlog, time mean, all switch ports", "frames")
     row("Fabric", "fabric_backlog_mean_frames", "Excess backlog, time mean, a switch port", "frames")
     row("Fabric", "fabric_time_over_threshold_port_s", "Time over the threshold, summed over ports", "port-s")
+    row("Fabric", "fabric_would_pause_port_s", "Would-pause time (a model), summed over ports", "port-s")
+    row("Fabric", "fabric_would_pauses", "Would-be pauses (a model)", "", "count")
+    row("Fabric", "hot_leaf_hit_rate", "Handoffs that met a hot leaf", "", "percent")
+    row("Fabric", "hot_leaf_hit_rate_even", "The same, target drawn evenly", "", "percent")
+    row("Fabric", "hot_leaf_amplification", "Hot leaves met, against the even draw", "×")
     for role in ROLES:
         row("Fabric", f"fabric_roles/{role}/load_busiest", f"Load {role}, busiest", "", "percent")
         row("Fabric", f"fabric_roles/{role}/load_mean", f"Load {role}, mean", "", "percent")

@@ -15,9 +15,11 @@ from analysis.compare import Comparison
 from analysis.compare import compare as compare_arms
 from analysis.console import print_comparison
 from analysis.metrics import summarise
+from analysis.notes import source_notes
 from analysis.report import write_report
 from cli import options
 from cli.app import err, out, print_json
+from cli.estimate import fabric_free, length_note
 from cli.fault_times import warn_of_late_faults
 from cli.progress import RunProgress
 from emulation.launch import MACHINE_CHECK, require_new_folder
@@ -32,13 +34,9 @@ from scenario.arms import PAIR, arms, slug
 from scenario.errors import InputError
 from scenario.fabric_section import SWITCHES
 from scenario.models import Scenario
-from scenario.scale import HEADER_BYTES
-from simulation.run import simulate, write_run
+from simulation.run import write_run
 from traffic.offered import offered
 from traffic.sources import make_source
-
-#: What a run takes besides serving, roughly: bring-up, link check, writing.
-BRINGUP_WALL_S = 25.0
 
 
 def register(app: typer.Typer) -> None:
@@ -67,6 +65,7 @@ def compare(
     trace_format: options.TraceFormat = "auto",
     skip: options.Skip = 0,
     speedup: options.Speedup = 1.0,
+    skip_bad_rows: options.SkipBadRows = False,
     rate_factor: options.RateFactor = None,
     dilation: options.Dilation = None,
     resolution: options.Resolution = None,
@@ -89,6 +88,7 @@ def compare(
         trace_format=trace_format,
         skip=skip,
         speedup=speedup,
+        skip_bad_rows=skip_bad_rows,
         rate_factor=rate_factor,
         dilation=dilation,
         resolution=resolution,
@@ -107,8 +107,10 @@ def compare(
         resolve(plan, TYPICAL_BUDGET_HOPS_PER_S)  # whatever does not fit is said before anything starts
     require_machine()
     require_transport(base)
-    if too_much := offered(base, make_source(base)).sentence():
-        err.print(f"Note: {too_much}", highlight=False, markup=False)
+    source = make_source(base)
+    for note in (*source_notes(getattr(source, "summary", {})), offered(base, source).sentence()):
+        if note:
+            err.print(f"Note: {note}", highlight=False, markup=False)
     folder = out_folder or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
     require_new_folder(folder)
     began = time.monotonic()
@@ -149,16 +151,8 @@ def _run_plan(plan: dict[str, Scenario], folder: Path, machines: dict[str, Machi
     resolved = resolve(plan, min(budget_hops_per_s.values()))
     create_folder(folder)
     some = next(iter(resolved.values()))
-    payload_share = (some.scale.frame_bytes - HEADER_BYTES) / some.scale.frame_bytes
-    ideal = simulate(some, infinite_core=True, goodput_share=payload_share)
-    dilation = some.scale.dilation or 1.0
-    minutes = len(resolved) * (BRINGUP_WALL_S + ideal.end_s * dilation) / 60
-    err.print(
-        f"{folder.name}: {len(resolved)} runs, about {max(1, minutes):.0f} min in all; one model second takes"
-        f" {dilation:g} s (a = {some.scale.rate_factor:g})."
-        + (" Shorter: fewer --requests, larger --speedup, smaller --resolution." if minutes > 8 else ""),
-        highlight=False,
-    )
+    ideal = fabric_free(some)
+    err.print(length_note(folder.name, resolved, ideal.end_s), highlight=False)
     found: list[Arm] = []
     for label, scenario in resolved.items():
         path = folder / slug(label)

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from analysis.failover import Failover, failover
 from analysis.failover_console import faults_of_run
-from analysis.fidelity import LABELS
+from analysis.fidelity import why_invalid
 from analysis.metrics import summarise
 from cli import options
 from cli.app import err, out, print_json
@@ -79,7 +79,7 @@ def run(
     with RunProgress("this machine") as progress:
         budget = measure(base.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
     create_folder(folder)
-    found: dict[str, tuple[Failover, list[str], Path]] = {}
+    found: dict[str, tuple[Failover, bool, Path]] = {}
     for label, arm in resolve(plans, budget).items():
         place = folder / label.lower()
         warn_of_late_faults(arm)
@@ -89,7 +89,7 @@ def run(
             err.print(interrupted(place), highlight=False)
             raise typer.Exit(ended.exit_code)
         write_json(place / "summary.json", summarise(RunFolder(place)))
-        found[label] = failover(place), _failed(RunFolder(place)), place
+        found[label] = failover(place), RunFolder(place).fidelity().get("valid") is not True, place
     if json:
         print_json({label: {"valid": not failed, **one.to_json()} for label, (one, failed, _) in found.items()})
     else:
@@ -143,24 +143,13 @@ def _busiest(scenario: Scenario) -> str:
     return max(between, key=lambda link: crossing[link])
 
 
-def _print(label: str, one: Failover, failed: list[str], place: Path) -> None:
+def _print(label: str, one: Failover, failed: bool, place: Path) -> None:
     out.rule(f"{label}: INVALID" if failed else label)
     out.print(faults_of_run(one))
     if failed:
         out.print(
             Text.assemble(
                 ("INVALID", "bold red"),
-                f": {'; '.join(failed)}.\nUsual cause: the machine is busy with something else; run it again on a quiet"
-                f" one. All checks: {place.resolve() / 'fidelity.json'}",
+                f". {why_invalid(RunFolder(place).fidelity())}\nAll checks: {place.resolve() / 'fidelity.json'}",
             )
         )
-
-
-def _failed(run: RunFolder) -> list[str]:
-    """The checks that make a run INVALID: what was found, and the limit."""
-    found = [
-        f"{LABELS.get(check['name'], check['name'])}: {check['value']:.3g} {check['unit']} (limit {check['limit']})"
-        for check in run.fidelity()["checks"]
-        if check["ok"] is False
-    ]
-    return found or ([] if run.fidelity()["valid"] is True else ["it left no verdict"])

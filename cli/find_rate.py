@@ -12,9 +12,11 @@ from pathlib import Path
 import pandas as pd
 from rich.table import Table
 
+from analysis.fidelity import why_invalid
 from analysis.metrics import summarise
 from analysis.service import objectives
 from cli.app import err, out, print_json
+from cli.estimate import wall_minutes
 from cli.progress import RunProgress
 from emulation.launch import MACHINE_CHECK
 from emulation.launch import run as run_emulation
@@ -33,8 +35,6 @@ from traffic.readers.sessions import session_files
 EMULATED_RUNS = 4
 #: From one emulated load to the next, lower one.
 STEP = 1.15
-#: Wall seconds of an emulated run around its serving.
-AROUND_S = 45.0
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ def find_rate(settings: Scenario, folder: Path, attainment: float, json: bool) -
         ).budget_hops_per_s
     met, factor = None, bracket.met
     dilation = _resolved(loaded(settings, factor, most_users), budget).scale.dilation or 1.0
-    minutes = (took_s[factor] * dilation + AROUND_S) / 60
+    minutes = wall_minutes(took_s[factor], dilation)
     err.print(
-        f"emulating {factor:.3g} times the load: about {minutes:.0f} min (a model second lasts {dilation:.3g} s), and"
-        f" about as long for each further run that is needed, {EMULATED_RUNS} in all at most; --resolution 20 or fewer"
-        " --requests are faster",
+        f"emulating {factor:.3g} times the load: about {max(1, minutes):.0f} min (a model second lasts {dilation:.3g}"
+        f" s), and about as long for each further run that is needed, {EMULATED_RUNS} in all at most; --resolution 20"
+        " or fewer --requests are faster",
         highlight=False,
     )
     for number in range(1, EMULATED_RUNS + 1):
@@ -134,6 +134,8 @@ def _emulated(scenario: Scenario, factor: float, path: Path, budget_hops_per_s: 
     write_json(path / "summary.json", summary)
     rate = summary["requests"] / run.window().duration_s
     valid = run.fidelity()["valid"] is True
+    if not valid:
+        err.print(f"{path.name} is INVALID. {why_invalid(run.fidelity())}", highlight=False)
     return Tried(factor, "emulated", rate, float(summary["slo_attainment"]), valid)
 
 
@@ -156,8 +158,8 @@ def _finish(
         out.print(f"In simulation the search ended at a bound: {bound}.", highlight=False, markup=False)
     if met is None:
         out.print(
-            f"No load met {attainment:.0%}: the objectives are out of reach of this scenario, or, where emulated runs"
-            f" are INVALID, the machine was busy. Results are in {folder}", highlight=False, markup=False,
+            f"No load met {attainment:.0%}: the objectives are out of reach of this scenario, or the emulated runs are"
+            f" INVALID for the reasons given. Results are in {folder}", highlight=False, markup=False,
         )  # fmt: skip
         return
     out.print(

@@ -9,15 +9,15 @@ from cli.app import app
 from cli.app import run as main
 
 VERBS = (
-    "compare", "run", "failover", "report", "fabric", "cabling", "cost", "kv", "calibrate", "trace", "schema",
-    "controller", "doctor",
+    "compare", "run", "failover", "report", "diagnose", "fabric", "cabling", "cost", "kv", "calibrate", "trace",
+    "schema", "controller", "doctor",
 )  # fmt: skip
 
 # A verb that is named is imported alone: all of them together take seconds.
 for verb in (sys.argv[1],) if sys.argv[1:] and sys.argv[1] in VERBS else VERBS:
     import_module(f"cli.{verb}").register(app)
 
-__all__ = ["main"]
+__all__ = ["app", "main"]
 
 if __name__ == "__main__":
     main()

@@ -28,6 +28,9 @@ Trace = Annotated[Path | None, typer.Option(help="replay a window of this trace 
 TraceFormat = Annotated[str, typer.Option(help=f"auto (by content), {', '.join(REPLAYS)}")]
 Skip = Annotated[int, typer.Option(help="trace rows (or sessions) to leave out at the start")]
 Speedup = Annotated[float, typer.Option(help="divide the gaps between the trace's arrivals by this")]
+SkipBadRows = Annotated[
+    bool, typer.Option("--skip-bad-rows", help="count rows of the trace that do not parse, in place of stopping there")
+]
 RateFactor = Annotated[float | None, typer.Option(help="a of the scale model", show_default="from the machine")]
 Dilation = Annotated[float | None, typer.Option(help="d of the scale model", show_default="from the machine")]
 Resolution = Annotated[
@@ -50,6 +53,7 @@ def scenario_with_options(
     trace_format: str = "auto",
     skip: int = 0,
     speedup: float = 1.0,
+    skip_bad_rows: bool = False,
     rate_factor: float | None = None,
     dilation: float | None = None,
     resolution: int | None = None,
@@ -73,12 +77,16 @@ def scenario_with_options(
     if trace is not None:
         kind = detect(trace).name if trace_format == "auto" else trace_format
         workload: dict[str, object] = {"kind": kind, "path": str(trace), "skip": skip, "speedup": speedup}
+        workload["skip_bad_rows"] = skip_bad_rows
         workload["requests"] = requests if requests is not None else REPLAYS[kind].model_fields["requests"].default
         # Replaced as a whole: a trace has none of the settings of synthetic sessions.
         name = re.sub(r"[^A-Za-z0-9._-]", "-", trace.stem).lstrip(".-_")[:60] or "trace"
         scenario = check_scenario({**scenario.model_dump(), "name": name, "workload": workload})
     elif skip or speedup != 1.0:
         raise InputError("--skip / --speedup", skip or speedup, "need --trace FILE")
+    elif skip_bad_rows:
+        hint = "a workload of the scenario that replays a file has skip_bad_rows of its own"
+        raise InputError("--skip-bad-rows", True, "needs --trace FILE", hint)
     elif requests is not None:
         changes["workload"] = {"requests": requests}
     return with_absolute_paths(with_changes(scenario, changes), Path.cwd())

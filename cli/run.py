@@ -12,9 +12,11 @@ from analysis.arms import Arm
 from analysis.compare import compare as compare_arms
 from analysis.console import print_comparison
 from analysis.metrics import summarise
+from analysis.notes import source_notes
 from analysis.report import write_report
 from cli import options
 from cli.app import err, out, print_json
+from cli.estimate import fabric_free, length_note
 from cli.fault_times import warn_of_late_faults
 from cli.find_rate import find_rate as find_serviceable
 from cli.progress import RunProgress
@@ -54,6 +56,7 @@ def run(
     trace_format: options.TraceFormat = "auto",
     skip: options.Skip = 0,
     speedup: options.Speedup = 1.0,
+    skip_bad_rows: options.SkipBadRows = False,
     rate_factor: options.RateFactor = None,
     dilation: options.Dilation = None,
     resolution: options.Resolution = None,
@@ -82,6 +85,7 @@ def run(
         trace_format=trace_format,
         skip=skip,
         speedup=speedup,
+        skip_bad_rows=skip_bad_rows,
         rate_factor=rate_factor,
         dilation=dilation,
         resolution=resolution,
@@ -98,7 +102,8 @@ def run(
     if find_rate:
         raise typer.Exit(find_serviceable(settings, folder, attainment, json))
     source = make_source(settings)
-    for note in (offered(settings, source).sentence(), outside_range(settings, source)):
+    taken = source_notes(getattr(source, "summary", {}))
+    for note in (*taken, offered(settings, source).sentence(), outside_range(settings, source)):
         if note:
             err.print(f"Note: {note}", highlight=False, markup=False)
     with RunProgress("this machine") as progress:
@@ -106,6 +111,8 @@ def run(
             settings.scale.frame_bytes, folder / MACHINE_CHECK, progress, settings.fabric.switch
         ).budget_hops_per_s
     resolved = resolve({settings.name: settings}, budget)[settings.name]
+    note = length_note(settings.name, {settings.name: resolved}, fabric_free(resolved).end_s)
+    err.print(note, highlight=False)
     warn_of_late_faults(resolved)
     with RunProgress(settings.name) as progress:
         ended = run_emulation(folder, resolved, budget, progress, pcap or [])

@@ -97,6 +97,7 @@ class AgentPool:
         names = sorted({end.node for qp in self.queue_pairs for end in (qp.src, qp.dst)}, key=lambda n: int(n[3:]))
         self.sockets: dict[str, socket.socket] = {}
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.process_ids: dict[str, int] = {}  # by what to call each
         self._name_by_fd: dict[int, str] = {}
         self.poller = select.epoll()
         self._start_all(names, log)
@@ -134,6 +135,8 @@ class AgentPool:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=inherited, env=environment
             )
         )
+        server = self.network.fabric.gpu_by_name[gpus[0]].server
+        self.process_ids[f"the agent of {', '.join(gpus)} ({server})"] = self.processes[-1].pid
         for fd in inherited:
             os.close(fd)
 

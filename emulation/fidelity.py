@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from emulation.counter_check import CounterDifference
 from emulation.linkcheck import TOLERANCE
 from emulation.losses import Losses
 from emulation.takeover import Restart
@@ -55,6 +56,7 @@ class Measured:
     fault_events: int = 0
     iperf_streams: int = 0
     controller_restarts: Sequence[Restart] = ()
+    counters: CounterDifference | None = None
 
 
 def judge(m: Measured) -> dict[str, object]:
@@ -79,6 +81,7 @@ def judge(m: Measured) -> dict[str, object]:
         ),
         _verified(m),
         *_restarts(m.controller_restarts),
+        *_telemetry(m),
     ]  # fmt: skip
     return {
         "schema_version": SCHEMA_VERSION,
@@ -112,6 +115,25 @@ def _restarts(restarts: Sequence[Restart]) -> list[Check]:
             f" as before and no failure would have been repaired; {_many(sent, 'rule')} had to be sent again",
         )
     ]  # fmt: skip
+
+
+def _telemetry(m: Measured) -> list[Check]:
+    """Told only: where the sampler was blind, and whether two counts of the same bytes agree."""
+    checks = []
+    if "gaps" in m.sampler:
+        checks.append(Check(
+            "sampler_gap_max_ms", m.sampler["gap_max_ms"], "wall ms", "told", None,
+            f"longest of {_many(int(m.sampler['gaps']), 'gap')} of more than 3 periods without a sample of a node,"
+            f" {m.sampler['gaps_node_s']:.3g} s summed over {int(m.sampler['nodes'])} nodes (gaps.parquet)",
+        ))  # fmt: skip
+    if (found := m.counters) is not None:
+        share = "" if math.isnan(found.end_share) else f"; worst share of all sent {100 * found.end_share:.2g} %"
+        checks.append(Check(
+            "openflow_bytes_worst_difference_frames", found.frames, "frames", "told", None,
+            f"OpenFlow's count of sent bytes against the queues', worst of {found.times} common times of {found.ports}"
+            f" switch ports, at {found.node}:{found.port}{share}",
+        ))  # fmt: skip
+    return checks
 
 
 def _many(count: int, noun: str) -> str:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,15 +11,12 @@ from pathlib import Path
 from controller.status_socket import NAME as SOCKET_NAME
 from emulation.mooncake_extra import require_transport
 from emulation.sandbox import Sandbox, require_machine
+from emulation.stopping import Stopping
 from results.writer import create_folder, open_log, write_yaml
 from scenario.errors import InputError, MachineError, RunError
 from scenario.models import Scenario
 
 Progress = Callable[[dict[str, object]], None]
-
-#: After Ctrl-C the runner has this long to write what it measured; then the sandbox ends.
-GRACE_S = 2.2
-
 
 @dataclass(frozen=True)
 class Ended:
@@ -94,25 +89,32 @@ def observe_cabling(folder: Path, scenario: Scenario, progress: Progress) -> Pat
 
 
 def sandboxed(argv: list[str], folder: Path, progress: Progress) -> int:
-    """Run Python with `argv` in a sandbox; its JSON lines go to `progress`. Returns 0 or 130, raises else."""
+    """Run Python with `argv` in a sandbox; its JSON lines go to `progress`. Returns 0 or 130, raises else.
+
+    After Ctrl-C (`emulation.stopping`) the runner may write what it measured; finished files are whole in any case.
+    """
     failure = ""
-    with open_log(folder / "runner.log") as log, Sandbox(argv, stderr=log) as sandbox:
+    with (
+        Stopping(progress) as stopping,
+        open_log(folder / "runner.log") as log,
+        Sandbox(argv, stderr=log) as sandbox,
+    ):
+        stopping.watch(sandbox)
         assert sandbox.process.stdout is not None
-        try:
-            for line in sandbox.process.stdout:
-                message = json.loads(line)
-                if "error" in message:
-                    failure = str(message["error"])
-                else:
-                    progress(message)
-            code = sandbox.wait(30)
-        except KeyboardInterrupt:
-            sandbox.interrupt()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # leaving the block ends it; finished files are whole
-                sandbox.wait(GRACE_S)
+        for line in sandbox.process.stdout:
+            if stopping.asked and not line.endswith(b"\n"):  # it was ended while it spoke
+                break
+            message = json.loads(line)
+            if "error" in message:
+                failure = str(message["error"])
+                continue
+            stopping.hear(message)
+            progress(message)
+        if stopping.asked:
             return 130
-    if code in (0, 130):
-        return code
+        code = sandbox.wait(30)
+    if stopping.asked or code in (0, 130):
+        return 130 if stopping.asked else code
     if code > 128:
         failure = failure or f"the run was killed (signal {code - 128}); by whom is not known: out of memory?"
     text = failure or _last_lines(folder / "runner.log") or f"the runner ended with status {code}"

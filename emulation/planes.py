@@ -5,8 +5,6 @@ The runner brings the plane up, lets it look after itself while serving, and ask
 
 from __future__ import annotations
 
-import os
-import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -84,8 +82,10 @@ class Plane:
     def look_after(self) -> None:
         """While serving, often; returns at once. Raises RunError."""
 
-    def check_alive(self) -> None:
-        """While serving, now and then. Raises RunError when forwarding has ended: the run would go on, and be wrong."""
+    @property
+    def processes(self) -> Mapping[str, int]:
+        """Name -> PID of what must live while serving: else the run would go on, and be wrong."""
+        return {}
 
     def finish_serving(self, interrupted: bool) -> None:
         """Just after serving."""
@@ -133,7 +133,6 @@ class OvsPlane(Plane):
         super().__init__(site)
         hz = site.scenario.telemetry.openflow_hz
         self._polls = openflow_polls.Polls(site.folder / POLLS_LOG, hz) if hz else None
-        self._daemons: Mapping[str, int] = {}
 
     def bring_up(self, queue_pairs: Sequence[QueuePair]) -> EmulatedNetwork:
         """Switches, controller, all rules confirmed."""
@@ -185,18 +184,15 @@ class OvsPlane(Plane):
         """OpenFlow counters are polled from now on."""
         if self._polls:
             self._keeper.start_polls(self._polls)
-        self._daemons = {switch.name: os.pidfd_open(switch.daemon_pid) for switch in self.net.switches}
 
     def look_after(self) -> None:
         """A controller that died is replaced."""
         self._keeper.step()
 
-    def check_alive(self) -> None:
+    @property
+    def processes(self) -> Mapping[str, int]:
         """Every daemon."""
-        ended, _, _ = select.select(list(self._daemons.values()), [], [], 0)
-        for name, pidfd in self._daemons.items():
-            if pidfd in ended:
-                raise RunError(f"the Open vSwitch daemon of {name} ended while serving")
+        return {f"the Open vSwitch daemon of {switch.name}": switch.daemon_pid for switch in self.net.switches}
 
     def finish_serving(self, interrupted: bool) -> None:
         """The account of the polls."""

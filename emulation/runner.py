@@ -22,24 +22,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from emulation import fidelity, meta, transfers
+from emulation import fidelity, meta, shaping, transfers
 from emulation.agents import AgentPool
 from emulation.capture import Captures
+from emulation.counter_check import counter_difference
 from emulation.cpu import CpuClock
 from emulation.faults import FaultPlayer
 from emulation.iperf import IperfPlayer, iperf_streams
 from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
+from emulation.liveness import Liveness
 from emulation.losses import Losses
 from emulation.mooncake import MooncakePool
 from emulation.network import EmulatedNetwork
 from emulation.planes import Plane, Site, plane_of
 from emulation.sampling import SamplerProcess, rates_hz, sample_hz
 from emulation.serve import ServingLoop
+from emulation.stopping import WRITING, WRITTEN
 from emulation.watch import ConnectionWatch
 from results.reader import RunFolder
 from results.schema import GPUS, REQUESTS, TRANSFERS
 from results.writer import EventLog, open_log, write_json, write_table, write_text
 from scenario.errors import RunError, TestbedError
+from scenario.fault_names import slow_ports
 from scenario.models import Scenario
 from scenario.scale import ACK_SHARE, Scale
 from topologies.build import build
@@ -148,6 +152,7 @@ class Run:
         lone = self._lone_deviations(pool)
         sampler, loop, cpu_share, losses = self._serve(net, pool)
         self._keep(net, rates, again, lone, sampler, loop, cpu_share, losses)
+        say(phase=WRITTEN)
         pool.close()
         self.plane.close()
         return 130 if self.stop_asked else 0
@@ -209,6 +214,7 @@ class Run:
         captures = Captures(net, self.captured, self.folder / "pcap")
         iperf = IperfPlayer(net, self.iperf_streams, self.scale)
         self.plane.start_serving()
+        shaping.slow_down(net.shapes, slow_ports(self.scenario, self.fabric))
         self._step("serving")
         start_ns = time.monotonic_ns() + 200_000_000
         iperf.start_ns = start_ns
@@ -221,6 +227,7 @@ class Run:
             loop.poll_s = 0.02
         shown = time.monotonic()
 
+        liveness = Liveness({**self.plane.processes, **pool.process_ids, "the sampler": sampler.process.pid})
         self.faults = FaultPlayer(
             net, self.scenario.faults, self.plane.status_path, self.events.write, start_ns, self.scale.dilation
         )
@@ -232,11 +239,12 @@ class Run:
             self.plane.look_after()
             if time.monotonic() - shown >= 0.5:
                 shown = time.monotonic()
-                self.plane.check_alive()
                 sampler.check()
+                liveness.check()
                 say(phase="serving", done=now.first_tokens, of=self.source.count)
 
         loop.run(lambda: self.stop_asked, progress)
+        liveness.close()
         cpu_share = cpu.busy_share()
         agents = self._statistics(pool)
         self.background = iperf.finish()
@@ -274,7 +282,7 @@ class Run:
         cpu_share: float,
         losses: Losses,
     ) -> None:
-        say(phase="writing results")
+        say(phase=WRITING)
         sent = list(loop.transfers.values())
         history = transfers.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
@@ -315,6 +323,7 @@ class Run:
             fault_events=self.faults.failures_played,
             iperf_streams=len(self.iperf_streams),
             controller_restarts=self.plane.restarts,
+            counters=None if self.stop_asked else counter_difference(self.folder, self.scale.frame_bytes),
         )
         verdict = fidelity.judge(measured)
         verdict["links"] = [

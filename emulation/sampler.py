@@ -1,8 +1,8 @@
 """Samples every port's egress counters and backlog while a run goes on: a process of its own, beside the runner.
 
 Input (one JSON object a line): the settings, then {"start_ns": t0}; the end of input ends it. It writes
-ports.parquet and prints one JSON object of statistics about itself. Times are those at which a dump was taken, not
-those at which it was due.
+ports.parquet and gaps.parquet and prints one JSON object of statistics about itself. Times are those at which a dump
+was taken, not those at which it was due.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import numpy as np
 import pyarrow as pa
 
 from emulation.qdisc_dump import Layout, QdiscDump, counters_of, rows_of
-from results.schema import PORTS
-from results.writer import TableWriter
+from emulation.sampling_gaps import Watch, gap_rows
+from results.schema import GAPS, PORTS
+from results.writer import TableWriter, write_table
 
 #: A node of which no counter moved is at rest: it is looked at every so many turns until one does. What a burst can
 #: queue until it is seen is about two frames.
@@ -42,6 +43,7 @@ class Node:
     dump: QdiscDump
     layout: Layout
     store: bytearray
+    watch: Watch
     times_ns: list[int] = field(default_factory=list)
     last: bytes = b""
     next_tick: int = 0
@@ -54,9 +56,12 @@ class Node:
         view = memoryview(self.store)[at : at + self.layout.size]
         if not self.dump.read_into(view):
             return False
-        self.times_ns.append(time.monotonic_ns())
+        taken_ns = time.monotonic_ns()
+        self.times_ns.append(taken_ns)
         now = bytes(view)
-        self.next_tick = tick + self.every * (REST if now == self.last else 1)
+        ticks = self.every * (REST if now == self.last else 1)
+        self.watch.sampled(taken_ns, ticks)
+        self.next_tick = tick + ticks
         self.last = now
         return True
 
@@ -71,6 +76,7 @@ class Sampler:
         self.dilation = float(settings["dilation"])
         self.byte_factor = float(settings["byte_factor"])
         self.table = TableWriter(Path(settings["path"]), PORTS)
+        self.gaps_path = Path(settings["path"]).with_name("gaps.parquet")
         fastest_hz = max(entry["hz"] for entry in settings["nodes"])
         self.period_s = 1 / fastest_hz
         self.nodes: list[Node] = []
@@ -79,7 +85,8 @@ class Sampler:
             layout = dump.layout(dump.read())
             every = max(1, round(fastest_hz / entry["hz"]))
             room = bytearray(layout.size * (16 + int(1.5 * _FLUSH_S * fastest_hz / every)))
-            self.nodes.append(Node(entry["name"], entry["ports"], every, dump, layout, room))
+            watch = Watch(round(self.period_s * 1e9))
+            self.nodes.append(Node(entry["name"], entry["ports"], every, dump, layout, room, watch))
         self.blocks: queue.Queue[list[tuple[Node, bytearray, list[int]]] | None] = queue.Queue()
         self.writer = threading.Thread(target=self.write, daemon=True)
         self.writer.start()
@@ -92,6 +99,8 @@ class Sampler:
     def run(self) -> dict[str, object]:
         """Sample until the input ends; returns the statistics."""
         self.start_ns = int(json.loads(sys.stdin.readline())["start_ns"])
+        for node in self.nodes:
+            node.watch.begin(self.start_ns, node.every)
         cpu_before, began = time.process_time(), time.monotonic()
         poller = select.poll()
         poller.register(0, select.POLLIN | select.POLLHUP)
@@ -116,12 +125,17 @@ class Sampler:
             if now >= next_flush:
                 self.flush()
                 next_flush = now + _FLUSH_S
+        ended_ns = time.monotonic_ns()
         self.flush()
         self.blocks.put(None)
         self.writer.join()
         self.table.close()
         if self.failure is not None:
             raise self.failure
+        gaps = []
+        for node in self.nodes:
+            gaps += gap_rows(node.name, node.watch.finish(ended_ns), self.start_ns, self.dilation)
+        write_table(self.gaps_path, GAPS, gaps)
         lags = np.array(self.lags_s)
         return {
             "wall_s": time.monotonic() - began,
@@ -132,6 +146,10 @@ class Sampler:
             "lag_p99_ms": float(np.percentile(lags, 99) * 1e3),
             "lag_max_ms": float(lags.max() * 1e3),
             "odd_dumps": self.odd_dumps,
+            "gaps": len(gaps),
+            "gaps_node_s": sum(float(row["length_wall_s"]) for row in gaps),
+            "gap_max_ms": max((1e3 * float(row["length_wall_s"]) for row in gaps), default=0.0),
+            "nodes": len(self.nodes),
         }
 
     def take(self, tick: int) -> None:

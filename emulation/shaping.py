@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from emulation.netns import Batch, inside
 
@@ -42,6 +42,20 @@ def apply(shapes: Mapping[int, Sequence[PortShape]]) -> None:
     for pid, ports in shapes.items():
         batch.start(inside(pid, ["tc", "-batch", "-"]), "\n".join(tc_line(p) for p in ports) + "\n")
     batch.finish()
+
+
+def slow_down(shapes: Mapping[int, Sequence[PortShape]], share_by_interface: Mapping[str, float]) -> None:
+    """Give some ports a share of their rate, and read that back. Raises RuntimeError."""
+    slower = {
+        pid: [replace(p, rate_bps=max(8, round(p.rate_bps * share_by_interface[p.interface]))) for p in mine]
+        for pid, ports in shapes.items()
+        if (mine := [p for p in ports if p.interface in share_by_interface])
+    }
+    if not slower:
+        return
+    apply(slower)
+    if wrong := read_back(slower):
+        raise RuntimeError(f"{len(wrong)} ports were not slowed down: {next(iter(wrong.items()))}")
 
 
 def read_back(shapes: Mapping[int, Sequence[PortShape]]) -> dict[str, str]:

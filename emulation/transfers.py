@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from emulation.serve import SentTransfer
+from scenario.fault_names import slow_ports
 from scenario.models import Scenario
 from scenario.scale import Scale
 from topologies.fabric import Fabric, FabricError
-from topologies.fluid import BYTES_PER_S_PER_GBPS, Lane, Transfer, isolated_s, lanes, paced, replay
+from topologies.fluid import BYTES_PER_S_PER_GBPS, Lane, Transfer, isolated_s, lanes, paced, replay, slowed
 from topologies.paths import Path, QueuePair
 from topologies.routes import NONE, Failures
 from topologies.routing import Routing
@@ -73,7 +74,7 @@ def references(
     What the replay leaves out: store-and-forward (one frame time a hop) and TCP. A transfer that was cancelled or did
     not finish is not in it, so a run with time-outs compares less.
     """
-    capacities = goodput_capacities(fabric, scale)
+    capacities = slowed(goodput_capacities(fabric, scale), slow_ports(scenario, fabric))
     pacing_gbps = scenario.transport.pacing_gbps
     pace = scale.goodput_gbps(pacing_gbps) * BYTES_PER_S_PER_GBPS if pacing_gbps else None
     cache: dict[tuple[str, str], tuple[Lane, ...]] = {}

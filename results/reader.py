@@ -220,6 +220,8 @@ class RunFolder:
         hint = "Is this the folder of a run?"
         if partial_name(path).exists():
             hint = f"{partial_name(path).name} is there: the run ended before it was complete. Run it again."
+            if path.suffix == ".parquet" and not _has_index(partial_name(path)):
+                hint = hint.replace("complete.", "complete, and without its index, so its rows cannot be read.")
         raise InputError("run folder", str(self.path), f"has no {name}", hint)
 
     def _check_version(self, name: str, version: object) -> None:
@@ -241,6 +243,16 @@ class RunFolder:
     def _damaged(self, name: str, error: Exception) -> InputError:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         return InputError(str(self.path / name), reason, "cannot be read", "The file is damaged: run it again.")
+
+
+def _has_index(path: Path) -> bool:
+    """Whether a Parquet file ends as a finished one does: without the index at its end no row group is found."""
+    try:
+        with path.open("rb") as file:
+            file.seek(-4, 2)
+            return file.read() == b"PAR1" and path.stat().st_size > 8
+    except OSError:
+        return False
 
 
 def _frame(table: pa.Table) -> pd.DataFrame:

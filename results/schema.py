@@ -47,12 +47,16 @@ REQUESTS = pa.schema(
         ("held_tokens", pa.int32()),  # delta: of the prompt, that the decode target had already
         ("recomputed_tokens", pa.int64()),  # prefilled again after a failed handoff
         ("kv_bytes_sent", pa.int64()),  # model bytes handed to the network for it, repeats included
-        ("kv_bytes_wasted", pa.int64()),  # of these, in transfers that were cancelled
+        # Of these, for nothing: cancelled, or arrived before the request was given up or its prompt computed again.
+        ("kv_bytes_wasted", pa.int64()),
         ("operation", pa.string()),  # without serving a row is a message; null where requests are served
         ("ranks", pa.int32()),  # GPUs that take part in it
         ("message_bytes", pa.int64()),  # its size S as nccl-tests define it
         ("bus_factor", pa.float64()),  # bus bandwidth = S / time * this
         *[(f"t_{stage}_s", pa.float64()) for stage in STAGES],
+        # When it was over: t_finished_s, or the instant at which it timed out, was cancelled or failed; null where it
+        # was not over (unfinished).
+        ("t_ended_s", pa.float64()),
     ]
 )
 
@@ -94,6 +98,18 @@ PORTS = pa.schema(
         ("backlog_bytes", pa.float64()),  # model bytes
         ("backlog_bytes_raw", pa.int64()),
         ("backlog_packets", pa.int32()),
+    ]
+)
+
+#: Stretches in which a node's ports had no sample for longer than three of the periods that were due then.
+GAPS = pa.schema(
+    [
+        ("node", pa.string()),
+        ("t_s", pa.float64()),  # of the last sample before; the end of the gap is t_s + length_s
+        ("t_wall_s", pa.float64()),
+        ("length_s", pa.float64()),
+        ("length_wall_s", pa.float64()),
+        ("period_wall_s", pa.float64()),  # that was due
     ]
 )
 
@@ -166,6 +182,7 @@ TABLES: dict[str, pa.Schema] = {
     "requests": REQUESTS,
     "transfers": TRANSFERS,
     "ports": PORTS,
+    "gaps": GAPS,
     "gpus": GPUS,
     "of_ports": OF_PORTS,
     "of_flows": OF_FLOWS,

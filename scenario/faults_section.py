@@ -61,10 +61,20 @@ class MissingFault(Section):
 Miscable = Annotated[SwapFault | WrongPortFault | MissingFault, Field(discriminator="kind")]
 
 
+class SlowCable(Section):
+    """A cable that carries less than it should, both ways: a bad transceiver, a port that negotiated a lower rate."""
+
+    cable: str = Field(description="cable id, such as odd1-eth9--even2-eth9, or the interface at either of its ends")
+    share: float = Field(gt=0.001, lt=1, description="of its rate that is left")
+
+
 class FaultsSection(Section):
     """What is wrong from the start, and what breaks while serving."""
 
     events: tuple[FaultEvent, ...] = Field((), max_length=1000, description="in any order")
     miscable: tuple[Miscable, ...] = Field(
         (), description="cables plugged otherwise than planned, one after another: a run must find them, and not start"
+    )
+    slow: tuple[SlowCable, ...] = Field(
+        (), max_length=1000, description="cables that are slow while serving, after the check of all links"
     )

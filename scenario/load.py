@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from scenario.background_section import BACKGROUND_TAGS
 from scenario.errors import InputError, cut
-from scenario.fault_names import check_events
+from scenario.fault_names import check_events, slow_ports
 from scenario.models import (
     MissingFault,
     Scenario,
@@ -50,10 +50,11 @@ def check_scenario(data: Mapping[Any, Any]) -> Scenario:
         raise _input_error(error) from None
     except RecursionError:
         raise InputError("scenario", "...", "is nested too deeply") from None
-    if scenario.faults.miscable or scenario.faults.events:
+    if scenario.faults.miscable or scenario.faults.events or scenario.faults.slow:
         fabric = build(scenario.fabric)
         as_wired(scenario.faults, fabric, scenario.name)
         check_events(scenario, fabric)
+        slow_ports(scenario, fabric)
     return scenario
 
 

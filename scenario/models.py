@@ -10,7 +10,15 @@ from pydantic import Field, model_validator
 
 from scenario.background_section import BackgroundItem
 from scenario.fabric_section import FabricSection, RoutingSection
-from scenario.faults_section import FaultEvent, FaultsSection, Miscable, MissingFault, SwapFault, WrongPortFault
+from scenario.faults_section import (
+    FaultEvent,
+    FaultsSection,
+    Miscable,
+    MissingFault,
+    SlowCable,
+    SwapFault,
+    WrongPortFault,
+)
 from scenario.section import Section
 from scenario.serving_section import ServingSection
 from scenario.transport_section import TransportSection, refuse_for_mooncake
@@ -30,6 +38,7 @@ __all__ = [
     "Scenario",
     "Section",
     "ServingSection",
+    "SlowCable",
     "SwapFault",
     "TelemetrySection",
     "TransportSection",
@@ -55,7 +64,19 @@ class TelemetrySection(Section):
     samples_per_frame_time: float = Field(2.0, gt=0, le=20, description="per frame time at half the NIC rate")
     gpu_hz: float = Field(100.0, gt=0, le=1000, description="GPU ports")
     backlog_threshold_frames: int = Field(16, ge=1, description="what counts as excess backlog")
+    xoff_frames: int = Field(
+        16, ge=1, le=10**6, description="would-pause model: a port would pause its neighbours from this backlog on"
+    )
+    xon_frames: int = Field(8, ge=0, le=10**6, description="until it is at this or below; less than xoff_frames")
     openflow_hz: float = Field(1.0, ge=0, le=20, description="polls of every switch's OpenFlow counters; 0: none")
+
+    @model_validator(mode="after")
+    def _xon_below_xoff(self) -> TelemetrySection:
+        if self.xon_frames >= self.xoff_frames:
+            raise ValueError(
+                f"telemetry.xon_frames = {self.xon_frames} must be below telemetry.xoff_frames = {self.xoff_frames}"
+            )
+        return self
 
 
 class Scenario(Section):

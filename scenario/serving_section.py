@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from scenario.compute_section import ComputeKey, KvShape
 from scenario.section import Section
@@ -129,3 +129,12 @@ class ServingSection(Section):
     slo_tpot_ms: float | None = Field(None, gt=0, le=1e9, description="promised time per output token")
     tenants: tuple[Tenant, ...] = Field((), max_length=1000, description="customers and their objectives")
     ep_background: ExpertParallel | None = Field(None, description="expert-parallel traffic of decode on the same NICs")
+
+    @field_validator("tenants")
+    @classmethod
+    def _names_differ(cls, tenants: tuple[Tenant, ...]) -> tuple[Tenant, ...]:
+        names = [tenant.name for tenant in tenants]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"two tenants are called {name!r}: give each a name of its own")
+        return tenants

@@ -35,6 +35,11 @@ class ServeGenArrivals(Section):
     kind: Literal["servegen"] = "servegen"
     path: Path = Field(description="folder of chunk-<client>-trace.csv")
     start_s: float = Field(0.0, ge=0, description="second of the curves that is time 0")
+    rate_per_s: Rate | None = Field(
+        None,
+        description="arrivals a model second of all clients together at start_s; all rates of the curves are multiplied"
+        " alike; default: as they were measured",
+    )
 
 
 Arrivals = Annotated[PoissonArrivals | GammaArrivals | ServeGenArrivals, Field(discriminator="kind")]

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from results.schema import GPUS, REQUESTS, SCHEMA_VERSION, TRANSFERS
 from results.writer import create_folder, write_json, write_table, write_yaml
+from scenario.fault_names import slow_ports
 from scenario.identity import scenario_sha256, workload_sha256
 from scenario.models import Scenario
 from scenario.scale import Scale
@@ -42,6 +43,7 @@ from topologies.fluid import (
     handoff_lanes,
     lanes,
     paced,
+    slowed,
 )
 from traffic.actions import StartTransfer
 from traffic.budget import demand
@@ -83,7 +85,7 @@ def simulate(scenario: Scenario, *, infinite_core: bool = False, goodput_share: 
     fabric = build(scenario.fabric)
     source = make_source(scenario)
     engine = make_engine(scenario, source, iperf3_as_flows=True)
-    whole = core_capacities(fabric) if infinite_core else capacities(fabric)
+    whole = core_capacities(fabric) if infinite_core else slowed(capacities(fabric), slow_ports(scenario, fabric))
     rates = {name: rate * goodput_share for name, rate in whole.items()}
     run = VirtualTime(engine, FluidNetwork(rates), planner(scenario, fabric, rates, infinite_core=infinite_core))
     end_s = run.run()

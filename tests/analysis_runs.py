@@ -57,6 +57,7 @@ def make_run(folder: Path, plan: Plan) -> Path:
     dumped = scenario.model_dump(mode="json")
     writer.write_yaml(folder / "scenario.yaml", dumped)
     writer.write_table(folder / "requests.parquet", schema.REQUESTS, requests)
+    writer.write_table(folder / "gpus.parquet", schema.GPUS, _states(requests, end_s))
     writer.write_json(folder / "fabric.json", fabric.to_json())
     window = {"t_start_s": float(requests.loc[~requests["warmup"], "t_arrival_s"].min()), "t_end_s": 300.0}
     if plan.bound:
@@ -147,6 +148,7 @@ def _serve(plan: Plan, fabric: Fabric) -> tuple[pd.DataFrame, pd.DataFrame, dict
                 "decode_instance": dst.server,
                 "prefill_gpu": src.name,
                 "decode_gpu": dst.name,
+                "candidates": json.dumps({"decode": {gpu.name: 0.0 for gpu in fabric.gpus[half:]}}),
                 "t_arrival_s": arrival[i],
                 "t_prefill_waiting_s": arrival[i] + 0.002,
                 "t_prefill_forward_s": start,
@@ -159,6 +161,14 @@ def _serve(plan: Plan, fabric: Fabric) -> tuple[pd.DataFrame, pd.DataFrame, dict
             }
         )
     return pd.DataFrame(rows).reindex(columns=schema.REQUESTS.names), pd.DataFrame(flows), busy
+
+
+def _states(requests: pd.DataFrame, end_s: float) -> list[dict[str, object]]:
+    """Prefill GPUs are busy in a third of the time, decode GPUs wait for KV in a fifth of it."""
+    prefill, decode = requests["prefill_gpu"].unique(), requests["decode_gpu"].unique()
+    plan = [(gpu, (("busy", 0.0), ("waiting_work", end_s / 3))) for gpu in prefill]
+    plan += [(gpu, (("waiting_kv", 0.0), ("busy", end_s / 5))) for gpu in decode]
+    return [{"gpu": gpu, "t_s": t_s, "state": state} for gpu, states in plan for state, t_s in states]
 
 
 def _write_ports(

@@ -43,8 +43,8 @@ TCP_SOONER = {"net/ipv4/tcp_rto_min_us": "200000"}
 #: Longest wait for anything that must happen: many of TCP's timeouts.
 PATIENCE_S = 40.0
 #: The storm: so many faults in so many seconds, and how long one lasts.
-STORM_FAULTS, STORM_S, GONE_S = 40, 10.0, (0.15, 1.0)
-FLAPS, FLAP_S = 24, 0.3
+STORM_FAULTS, STORM_S, GONE_S = 24, 6.0, (0.15, 1.0)
+FLAPS, FLAP_S = 14, 0.3
 #: Wall seconds of one model second in the faults' clock: it is moved by hand, one event after the other.
 STANDING_STILL = 1e6
 

@@ -1,6 +1,6 @@
 """Runs inside a sandbox: one emulated fabric serves scenario after scenario, each with real handoffs.
 
-python tests/emulated_serving.py FABRIC VARIANTS    (JSON: {name: {section: {key: value}}})
+python tests/emulated_serving.py FABRIC VARIANTS DILATION    (variants: JSON, {name: {section: {key: value}}})
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ BASE = {
     "serving": {"model": "llama-3.1-8b", "timeout_s": 60},
 }
 LIMIT_S = 60.0
+#: Emulated bytes of one byte.
+BYTE_FACTOR = 3e-5
 
 
-def main(text: str, variants: dict[str, dict[str, dict[str, object]]]) -> dict[str, object]:
+def main(text: str, variants: dict[str, dict[str, dict[str, object]]], dilation: float) -> dict[str, object]:
     base = with_changes(Scenario(fabric=section_from_text(text)), BASE)
     scenarios = {name: with_changes(base, changes) for name, changes in variants.items()}
-    fabric, scale = build(base.fabric), Scale(6e-5, 0.5, 9000)
+    fabric, scale = build(base.fabric), Scale(BYTE_FACTOR / dilation, dilation, 9000)
     pairs = dict.fromkeys(pair for one in scenarios.values() for pair in planned_pairs(one))
     queue_pairs = [qp for pair in pairs for qp in base.paths.queue_pairs(fabric, *pair)]
     network.make_management_bridge()
@@ -97,4 +99,4 @@ def serve(scenario: Scenario, pool: AgentPool, scale: Scale) -> dict[str, object
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], json.loads(sys.argv[2]))), flush=True)
+    print(json.dumps(main(sys.argv[1], json.loads(sys.argv[2]), float(sys.argv[3]))), flush=True)

@@ -1,7 +1,13 @@
-"""What a run could leave on the host: read before and after, compared whole."""
+"""What a run could leave on the host: read before and after, compared whole.
+
+Of processes and their network namespaces only those below this process: other runs may come and go beside. Nothing that
+a test starts gets away, as orphans become children of this process (it is their subreaper) and not of init.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import subprocess
 import time
@@ -31,34 +37,52 @@ def sysctls() -> dict[str, str]:
     return found
 
 
+def adopt_orphans() -> None:
+    """From now on all that descends from this process stays below it."""
+    pr_set_child_subreaper = 36
+    if ctypes.CDLL(None, use_errno=True).prctl(pr_set_child_subreaper, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
+
+
+def descendants(pid: int) -> list[int]:
+    """All descendants of a process, parents first."""
+    found = [pid]
+    for each in found:
+        for task in Path(f"/proc/{each}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, task.read_text().split())
+    return found[1:]
+
+
+def _reap() -> None:
+    """Collect adopted children that have ended: they would count as processes for ever."""
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            os.waitpid(pid, os.WNOHANG)
+
+
 def processes() -> list[str]:
-    """Command lines of what a run starts."""
-    marks = ("ovs-vswitchd", "ovsdb-server", "mininet:", "emulation.", "controller.launch", "agent.py", "iperf3")
+    """Command lines below this process; in brackets the name of one that ended and was not collected."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-            except OSError:
-                continue
-            if any(mark in command for mark in marks) and "pytest" not in command:
-                found.append(command)
+    for pid in descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            found.append(command or f"[{Path(f'/proc/{pid}/comm').read_text().strip()}]")
     return sorted(found)
 
 
 def namespaces() -> set[str]:
-    """Network namespaces that some process is in."""
+    """Network namespaces that this process or one below it is in."""
     found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                found.add(os.readlink(entry / "ns/net"))
-            except OSError:
-                continue
+    for pid in (os.getpid(), *descendants(os.getpid())):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/{pid}/ns/net"))
     return found
 
 
 def snapshot() -> dict[str, object]:
+    """The host now. Orphans are adopted from here on, so take the first one before anything is started."""
+    adopt_orphans()
     links = subprocess.run(["ip", "-o", "link"], capture_output=True, text=True, check=True).stdout
     state = Path("/etc/openvswitch")
     return {
@@ -76,6 +100,7 @@ def settled(before: dict[str, object], seconds: float = 10.0) -> dict[str, objec
     """Differences to `before` that are still there after `seconds`; empty when all is as it was."""
     deadline = time.monotonic() + seconds
     while True:
+        _reap()
         after = snapshot()
         different = {key: (before[key], after[key]) for key in before if before[key] != after[key]}
         if not different or time.monotonic() > deadline:

@@ -232,6 +232,23 @@ def test_json_is_complete_and_plain(comparison: Comparison) -> None:
     assert {"equality", "results", "bound", "does_not_show", "exit_code"} <= found.keys()
 
 
+def test_the_report_shows_queues_and_the_scheduler(tmp_path: Path) -> None:
+    busy = Arm("busy", make_run(tmp_path / "busy", Plan("roft", requests=150)))
+    comparison = compare([busy], resamples=10)
+    page = render(comparison).split("</head>", 1)[1]
+    first = comparison.runs[0].summary
+    titles = ("How uneven switches, rails and NICs are", "Hot ports", "Would-pause time (a model)", "Decode queue")
+    assert all(f"<h2>{title}</h2>" in page for title in titles)
+    assert "No pause was sent." in page and "XOFF at 16 frames, XON at 8: at this scale XOFF stands for 960 MB" in page
+    label, hottest = next(iter(first["fabric_hot_ports"].items()))
+    row = page[page.index("<h2>Hot ports") :].split("<tbody>")[1].split("</tr>")[0]
+    assert label in row and f"{hottest['longest_over_s']:.2f} from {hottest['longest_over_start_s']:.2f}" in row
+    met = page[page.index("Does the scheduler meet hot") :].split("<tbody>")[1].split("</tr>")[0]
+    assert percent(first["hot_leaf_hit_rate"]) in met and number(first["hot_leaf_amplification"]) in met
+    queue = page[page.index("<h2>Decode queue") :].split("</tbody>")[0]
+    assert short(first["decode_queue"]["decoding"]["mean"]) in queue
+
+
 def test_the_report_is_self_contained_and_small(comparison: Comparison, tmp_path: Path) -> None:
     path = write_report(comparison, tmp_path / "report.html")
     text = path.read_text()
@@ -243,6 +260,8 @@ def test_the_report_is_self_contained_and_small(comparison: Comparison, tmp_path
     assert ids == [
         "ttft-cdf",
         "stages",
+        "gpu-time",
+        "decode-queue",
         "backlog-0",
         "backlog-1",
         "backlog-2",

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from cabling_faults import csv_of, replug, seen_from_both_sides, wired
-from test_cli import one_message, zcube
 from typer.testing import CliRunner
+from zcube_command import one_message, zcube
 
 from cli import main as _verbs  # noqa: F401 - registers the verbs
 from cli.app import app

@@ -7,8 +7,9 @@ import random
 
 import pytest
 from cabling_faults import csv_of, seen_from_both_sides, wired
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from topologies.cabling_files import observed_from_text, plan_from_text, port_text
 from topologies.cabling_model import Plug, Sighting, planned_cables
@@ -136,7 +137,7 @@ def test_bad_plans_name_the_place(text: str, parts: list[str]) -> None:
         assert part in str(caught.value)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=200).map(lambda t: (HEAD + t).encode("utf-8", "replace"))))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     for reader in (observed_from_text, plan_from_text):
@@ -147,7 +148,7 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         assert found
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     st.lists(
         st.tuples(*[st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), min_size=1, max_size=12)

@@ -7,8 +7,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from scenario.fabric_spec import fabric_from_text
 from topologies.cabling_assign import assignment, best_assignment, cages
@@ -40,7 +41,7 @@ def change(request: pytest.FixtureRequest) -> tuple[Fabric, Fabric, Migration]:
     return old, new, migrate(old, new)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(1, 5), st.integers(1, 5), st.randoms(use_true_random=False))
 def test_assignment_is_the_best_of_all(rows: int, columns: int, draw: object) -> None:
     weight = np.array([[draw.randint(0, 9) for _ in range(columns)] for _ in range(rows)])  # type: ignore[attr-defined]

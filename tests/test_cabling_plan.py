@@ -7,8 +7,9 @@ import io
 from collections import Counter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from scenario.fabric_spec import fabric_from_text
 from topologies.cabling_plan import DAC, FIBRE, STOCK_M, plan_cabling, stock_length_m
@@ -55,7 +56,7 @@ fabrics = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=120, deadline=None)
+@examples(120)
 @given(fabrics, rooms)
 def test_layouts_hold_in_any_room(fabric: Fabric, room: Room) -> None:
     layout = lay_out(fabric, room)

@@ -8,8 +8,9 @@ from collections import Counter
 
 import pytest
 from cabling_faults import Vandal, cables_in, replug, seen_from_both_sides, seen_from_one_side, wired
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from scenario.fabric_spec import fabric_from_text
 from topologies.cabling_model import Cable, Plug, Report, Sighting, planned_cables, repaired
@@ -201,7 +202,7 @@ def test_ten_thousand_miswirings(plan: tuple[Cable, ...], seed: int) -> None:
         assert named <= wrong
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.integers(0, 10**9))
 def test_dead_fibres_among_miswirings(seed: int) -> None:
     draw = random.Random(seed)

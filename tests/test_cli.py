@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,36 +14,10 @@ from pathlib import Path
 
 import pytest
 from tests_root import REPOSITORY
+from zcube_command import one_message, zcube, zcube_process
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 ROW = "2023-11-16 18:17:03.9799600,4808,10\n"
-
-
-def zcube(*arguments: str, user: int | None = None, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
-    if user is not None:  # skips, saying so, where another user cannot even enter the repository
-        try:
-            subprocess.run([sys.executable, "-c", ""], user=user, check=False)
-        except PermissionError:
-            pytest.skip("the repository cannot be entered by another user here")
-    return subprocess.run(
-        [sys.executable, "-m", "cli.main", *arguments],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        user=user,
-        env={**os.environ, "COLUMNS": "120", "PYTHONDONTWRITEBYTECODE": "1"},
-        check=False,
-    )
-
-
-def one_message(result: subprocess.CompletedProcess[str], code: int, *parts: str) -> None:
-    """It ended with `code` and said one thing, which has all of `parts` in it."""
-    said = " ".join(result.stderr.split())
-    assert result.returncode == code, (result.returncode, result.stderr)
-    assert "Traceback" not in result.stderr + result.stdout
-    for part in parts:
-        assert part in said, said
 
 
 @pytest.mark.parametrize(
@@ -67,6 +42,17 @@ def test_help_fits_one_screen_and_shows_an_example(verb: str) -> None:
     assert len(result.stdout.splitlines()) <= 50
     if verb not in ("fabric show", "fabric paths"):
         assert "Example" in result.stdout
+
+
+def test_a_process_of_its_own_prints_and_ends_the_same() -> None:
+    for arguments in (["--help"], ["schema"], ["kv", "--model", "gpt"], ["compare", "--nonsense"]):
+        alone, inside = zcube_process(*arguments), zcube(*arguments)
+        assert alone.returncode == inside.returncode
+        for text, same in ((alone.stdout, inside.stdout), (alone.stderr, inside.stderr)):
+            # The library names the program after what Python was started with.
+            assert re.sub(r"python -m [a-z.]+", "zcube", text).split() == re.sub(
+                r"python -m [a-z.]+", "zcube", same
+            ).split()
 
 
 def trace(tmp_path: Path, content: str) -> str:
@@ -177,7 +163,7 @@ def test_an_output_folder_in_use_is_not_written_to(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
 def test_without_root_it_says_what_helps(tmp_path: Path) -> None:
-    result = zcube("compare", "--out", "/tmp/zcube-none", user=65534)
+    result = zcube_process("compare", "--out", "/tmp/zcube-none", user=65534)
     if "Permission denied" in result.stderr and "site-packages" not in result.stderr:
         pytest.skip("the repository cannot be read by another user here")
     one_message(result, 3, "needs root", "sudo .venv/bin/zcube compare")

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import test_cli
+import zcube_command
 from export_fabrics import same_index_zcube
-from test_cli import one_message
+from zcube_command import one_message, zcube_process
 
 from cli.main import main
 
@@ -42,7 +42,7 @@ def zcube(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.parametrize("verb", ["fabric draw", "fabric export", "fabric import"])
 def test_help_fits_one_screen_and_shows_an_example(verb: str) -> None:
-    result = test_cli.zcube(*verb.split(), "--help")
+    result = zcube_command.zcube(*verb.split(), "--help")
     assert result.returncode == 0 and "Example" in result.stdout
     assert len(result.stdout.splitlines()) <= 50
 
@@ -172,7 +172,7 @@ def test_a_place_without_permission(tmp_path: Path) -> None:
         if parent != Path("/tmp"):
             parent.chmod(0o755)
     arguments = ("fabric", "export", ZCUBE, "--format", "dot", "--out", str(tmp_path / "x.dot"))
-    made = test_cli.zcube(*arguments, user=65534)
+    made = zcube_process(*arguments, user=65534)
     if "No module named" in made.stderr or "No such command" in made.stderr:  # or only another copy of it
         pytest.skip("the other user cannot read this environment")
     one_message(made, 2, "Permission denied")

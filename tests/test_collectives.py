@@ -12,6 +12,7 @@ from scenario.load import check_scenario
 from scenario.models import Scenario
 from simulation.run import SimulationResult, simulate
 from topologies.build import build
+from traffic import flow_plan
 from traffic.budget import pairs_of
 from traffic.collectives import bus_factor
 from traffic.flow_engine import crosses_fabric
@@ -220,7 +221,9 @@ def test_bus_factors_are_those_of_nccl_tests(operation: str, factor: float) -> N
     assert bus_factor(operation, 8) == factor
 
 
-def test_too_many_flows_are_refused() -> None:
+def test_too_many_flows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert flow_plan.MOST_FLOWS == 2_000_000
+    monkeypatch.setattr(flow_plan, "MOST_FLOWS", 2_000)  # as many as it says are made before it refuses
     workload = CollectiveWorkload(operation="all_to_all", repeats=3)
-    with pytest.raises(InputError, match="more than 2,000,000 flows"):
-        flow_source(check_scenario({"fabric": {"gpus": 1024, "asic_ports": 64}, "workload": workload.model_dump()}))
+    with pytest.raises(InputError, match="more than 2,000 flows"):
+        flow_source(check_scenario({"fabric": {"gpus": 32, "asic_ports": 8}, "workload": workload.model_dump()}))

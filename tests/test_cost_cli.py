@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from analysis_runs import Plan, make_run
 from click.testing import Result
-from test_cli import one_message, zcube
 from typer.testing import CliRunner
+from zcube_command import one_message, zcube
 
 from cli.main import app
 from scenario.errors import InputError

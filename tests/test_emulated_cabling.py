@@ -49,8 +49,16 @@ def report_of(found: dict[str, object], fabric: dict[str, object]) -> Report:
     return verify(plan, sightings(found["observed"]), "both")  # type: ignore[arg-type]
 
 
-@LIBRARIES
-@pytest.mark.parametrize(("fabric", "cables"), [(ZCUBE_16, 48), (ROFT_16, 32)], ids=["zcube", "roft"])
+@pytest.mark.parametrize(
+    ("sdn", "fabric", "cables"),
+    [
+        ("ryu", ZCUBE_16, 48),
+        ("os-ken", ROFT_16, 32),
+        pytest.param("os-ken", ZCUBE_16, 48, marks=pytest.mark.deep),
+        pytest.param("ryu", ROFT_16, 32, marks=pytest.mark.deep),
+    ],
+    ids=["ryu-zcube", "os-ken-roft", "os-ken-zcube", "ryu-roft"],
+)
 def test_correct_cabling_is_seen_from_both_ends_and_leaves_no_rule(
     tmp_path: Path, sdn: str, fabric: dict[str, object], cables: int
 ) -> None:
@@ -62,8 +70,16 @@ def test_correct_cabling_is_seen_from_both_ends_and_leaves_no_rule(
     assert found["tables"] == found["rules"]
 
 
-@LIBRARIES
-@pytest.mark.parametrize("standby", [True, False], ids=["standby", "anew"])
+@pytest.mark.parametrize(
+    ("sdn", "standby"),
+    [
+        ("ryu", True),
+        ("os-ken", False),
+        pytest.param("os-ken", True, marks=pytest.mark.deep),
+        pytest.param("ryu", False, marks=pytest.mark.deep),
+    ],
+    ids=["ryu-standby", "os-ken-anew", "os-ken-standby", "ryu-anew"],
+)
 def test_a_controller_that_dies_in_its_discovery_is_replaced_and_the_new_one_begins_again(
     tmp_path: Path, sdn: str, standby: bool
 ) -> None:

@@ -39,7 +39,6 @@ def test_every_operation_sends_what_its_formula_says(tmp_path: Path, fabric: str
             assert payload <= size < 2 * payload + 0.5 * BUFFER, (operation, gpu)
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("name", ["incast", "matrix", "transfers"])
 def test_an_experiment_runs_and_says_how_long_it_took(tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-m", "cli.main", "run", f"experiments/{name}.yaml", "--out", str(tmp_path / "out")]
@@ -58,7 +57,6 @@ def test_an_experiment_runs_and_says_how_long_it_took(tmp_path: Path, name: str)
     assert summary["mean_fct_slowdown"] > 0.9 and (tmp_path / "out" / "report.html").stat().st_size > 10_000
 
 
-@pytest.mark.alone
 def test_background_beside_serving_is_told(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cli.main", "run", "experiments/background.yaml", "--requests", "6"]
     done = subprocess.run(

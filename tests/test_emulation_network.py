@@ -19,7 +19,7 @@ from tests_root import REPOSITORY, in_sandbox, needs_root
 
 pytestmark = [pytest.mark.root, needs_root]
 
-from host_state import settled, snapshot  # noqa: E402
+from host_state import descendants, settled, snapshot  # noqa: E402
 
 from controller.status_socket import NAME as SOCKET_NAME  # noqa: E402
 from controller.status_socket import ask  # noqa: E402
@@ -28,8 +28,8 @@ from results.reader import RunFolder  # noqa: E402
 ZCUBE = [sys.executable, "-m", "cli.main"]
 SMALL = """
 name: small
-fabric: {gpus: 16, asic_ports: 8, gpus_per_switch: 4}
-scale: {rate_factor: 2.0e-5, dilation: 4.0}
+fabric: {gpus: 8, gpus_per_server: 2, asic_ports: 4}
+scale: {rate_factor: 4.0e-5, dilation: 2.0}
 workload: {kind: coding_agent, requests: 12, warmup_requests: 2, utilisation: 0.8}
 """
 
@@ -42,10 +42,12 @@ def walked(tmp_path: Path, *arguments: str) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("arguments", "queue_pairs"),
     [
-        (("zcube", "32", "8", "destination"), 32 * 31 * 2),
+        (("zcube", "16", "8", "destination"), 16 * 15 * 2),
         (("zcube", "16", "8", "trunk"), 16 * 15 * 2),
         (("zcube", "16", "8", "hashed"), 16 * 15 * 2),
-        (("roft", "32", "8", "destination"), 32 * 31),
+        (("roft", "16", "8", "destination"), 16 * 15),
+        pytest.param(("zcube", "32", "8", "destination"), 32 * 31 * 2, marks=pytest.mark.deep),
+        pytest.param(("roft", "32", "8", "destination"), 32 * 31, marks=pytest.mark.deep),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else None,
 )
@@ -81,7 +83,6 @@ def start(tmp_path: Path, *more: str, text: str = SMALL) -> subprocess.Popen[str
     )
 
 
-@pytest.mark.alone
 def test_a_small_comparison_end_to_end(tmp_path: Path) -> None:
     before = snapshot()
     process = start(tmp_path, "--json")
@@ -157,7 +158,6 @@ def check_ports(run: RunFolder) -> None:
     assert wire * 0.99 <= grew <= (wire + begun) * 1.05
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("victim", ["zcube", "zcube", "emulation.init", "emulation.runner"])
 def test_sigkill_at_any_moment_leaves_nothing(tmp_path: Path, victim: str) -> None:
     before = snapshot()
@@ -178,7 +178,6 @@ def test_sigkill_at_any_moment_leaves_nothing(tmp_path: Path, victim: str) -> No
         pd.read_parquet(partial)  # every file with a final name is whole
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("victim", "said"),
     [
@@ -198,13 +197,35 @@ def test_a_part_that_dies_while_serving_ends_the_run(tmp_path: Path, victim: str
     assert settled(before) == {}
 
 
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("victim", "said"),
+    [
+        ("traffic/agent.py", "the agent of gpu"),
+        ("emulation.sampler", "the sampler"),
+        ("ovs-vswitchd", "the Open vSwitch daemon of"),
+    ],
+)
+def test_a_part_that_is_stopped_while_serving_ends_the_run(tmp_path: Path, victim: str, said: str) -> None:
+    before = snapshot()
+    process = start(tmp_path, "--arm", "ZCube")
+    wait_until_serving(tmp_path, process)
+    pid = agent_of(process) if victim == "traffic/agent.py" else pid_of(victim, process) or daemon_of(victim, process)
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 1 and "Traceback" not in errors, errors
+    assert said in errors and "was stopped while serving" in errors and "start the run again" in errors, errors
+    assert "serving" in [event["event"] for event in events_of(RunFolder(tmp_path / "out" / "small" / "zcube"))]
+    assert settled(before) == {}
+
+
 FAULT_AT_S = 2.0
 FAULTS = f"""
 faults: {{events: [{{at_s: {FAULT_AT_S}, down: [odd1-eth5--even2-eth5]}}]}}
 """
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("with_fault", [False, True], ids=["nothing fails", "a cable fails before it has taken over"])
 def test_a_controller_that_dies_while_serving_is_replaced_and_the_run_goes_on(tmp_path: Path, with_fault: bool) -> None:
     before = snapshot()
@@ -213,7 +234,7 @@ def test_a_controller_that_dies_while_serving_is_replaced_and_the_run_goes_on(tm
     run = RunFolder(tmp_path / "out" / "small" / "zcube")
     if with_fault:  # the new controller's Python alone takes longer to start than is left until the fault
         serving_s = next(event["t_monotonic_s"] for event in events_of(run) if event["event"] == "serving")
-        dilation = 4.0
+        dilation = 2.0
         time.sleep(max(0.0, serving_s + 0.2 + FAULT_AT_S * dilation - 0.1 - time.monotonic()))
     else:
         time.sleep(2)
@@ -288,17 +309,7 @@ def agent_of(process: subprocess.Popen[str]) -> int:
     raise AssertionError("no agent")
 
 
-def descendants(pid: int) -> list[int]:
-    """All descendants of a process, parents first."""
-    found = [pid]
-    for each in found:
-        for task in Path(f"/proc/{each}/task").glob("*/children"):
-            with contextlib.suppress(OSError):
-                found += map(int, task.read_text().split())
-    return found[1:]
-
-
-@pytest.mark.alone
+@pytest.mark.alone  # the run has some 2 s to write what it has
 @pytest.mark.parametrize("hangs", ["nothing", "controller", "agent"])
 def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, hangs: str) -> None:
     before = snapshot()
@@ -319,6 +330,21 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, hangs: str) -> None:
 
 
 @pytest.mark.alone
+def test_further_ctrl_c_while_results_are_written_loses_none(tmp_path: Path) -> None:
+    process = start(tmp_path, "--arm", "ZCube")
+    wait_until_serving(tmp_path, process)
+    for _ in range(4):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130 and "Traceback" not in errors
+    run = RunFolder(tmp_path / "out" / "small" / "zcube")
+    assert run.meta()["interrupted"] is True
+    assert len(run.requests()) > 0 and len(run.ports()) > 0 and run.has("transfers.parquet")
+    assert not list(run.path.glob("*.partial"))
+    assert "Ctrl-C is ignored" in errors
+
+
 def test_ctrl_c_before_anything_is_measured_says_so_and_leaves_no_socket(tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text(SMALL)
     folder = tmp_path / "out"

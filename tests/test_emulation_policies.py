@@ -11,6 +11,8 @@ from tests_root import in_sandbox, needs_root
 pytestmark = [pytest.mark.root, needs_root]
 
 BOTH = pytest.mark.parametrize("transport", ["tcp", "udp"])
+TCP = pytest.mark.parametrize("transport", ["tcp", pytest.param("udp", marks=pytest.mark.deep)])
+UDP = pytest.mark.parametrize("transport", [pytest.param("tcp", marks=pytest.mark.deep), "udp"])
 ROFT = "roft:gpus=16,asic_ports=8"
 
 
@@ -29,7 +31,7 @@ def test_the_switches_own_hash_is_observed(tmp_path: Path, transport: str) -> No
     assert all(len(one["parts"]) == 1 for one in found["handoffs"])
 
 
-@BOTH
+@UDP
 def test_spray_uses_every_path_about_equally(tmp_path: Path, transport: str) -> None:
     found = served(tmp_path, ROFT, "spray", transport)
     assert found["as_planned"] == found["connections"] == found["paths"] == 6 * 8
@@ -38,7 +40,7 @@ def test_spray_uses_every_path_about_equally(tmp_path: Path, transport: str) -> 
         assert max(one["parts"]) < 0.25 * sum(one["parts"])
 
 
-@BOTH
+@TCP
 def test_shortest_uses_the_shared_switch(tmp_path: Path, transport: str) -> None:
     found = served(tmp_path, "zcube:gpus=16,asic_ports=4", "shortest", transport)
     assert found["as_planned"] == found["connections"]

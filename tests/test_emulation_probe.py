@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 import typer
 from rich.console import Console
-from tests_root import REPOSITORY, needs_root
+from tests_root import REPOSITORY, in_sandbox, needs_root
 from typer.testing import CliRunner
 
 import emulation.probe
 from cli import fabric_probe
 from emulation.probe import Settings, check, pairs_of
-from emulation.sandbox import Sandbox
 from scenario.errors import InputError
 from scenario.fabric_spec import fabric_from_text, section_from_text
 from scenario.models import Scenario
@@ -107,11 +106,7 @@ def test_one_wrong_rule_is_seen_where_it_is(tmp_path: Path) -> None:
     to_all = "priority=65000,ip,nw_dst=198.18.0.0/16,actions="
     settings = Settings(section_from_text(ROFT).model_dump(), "gpu1", "gpu6")
     arguments = ["tests/emulated_probe.py", settings.to_json(), up["node"], f"{to_all}output:{wrong}", f"{to_all}drop"]
-    with open(tmp_path / "log", "wb") as log, Sandbox(arguments, stderr=log) as sandbox:
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        assert sandbox.wait(10) == 0, (tmp_path / "log").read_text()[-2000:]
-    elsewhere, dropped = json.loads(output)
+    elsewhere, dropped = in_sandbox(tmp_path, *arguments)
     for found in (elsewhere, dropped):
         assert not found["equal"] and found["probes"][0]["planned"] == planned(1)
     assert elsewhere["probes"][0]["observed"][1] == {"node": "leaf1", "port": wrong}

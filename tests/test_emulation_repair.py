@@ -13,9 +13,11 @@ pytestmark = [pytest.mark.root, needs_root]
 @pytest.mark.parametrize(
     ("text", "sdn", "cables"),
     [
-        ("zcube:gpus=16,asic_ports=4", "ryu", 16),
+        ("zcube:gpus=8,asic_ports=4", "ryu", 8),
         ("zcube:gpus=16,asic_ports=8,gpus_per_switch=8", "os-ken", 16),
-        ("roft:gpus=16,asic_ports=8", "ryu", 16),
+        ("roft:gpus=8,asic_ports=4", "ryu", 8),
+        pytest.param("zcube:gpus=16,asic_ports=4", "ryu", 16, marks=pytest.mark.deep),
+        pytest.param("roft:gpus=16,asic_ports=8", "ryu", 16, marks=pytest.mark.deep),
     ],
 )
 def test_failures_are_repaired_and_a_new_controller_touches_nothing(

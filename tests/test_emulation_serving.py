@@ -47,7 +47,13 @@ def two_sessions(folder: Path) -> dict[str, object]:
     return {"kind": "table", "path": str(path), "requests": 8}
 
 
-@pytest.fixture(scope="module", params=FABRICS)
+#: Variants of which the way through the fabric is another with one port a GPU.
+ONE_PORT = ("shape A", "shape G", "nics stripe:2", "layerwise", "experts", "placement random")
+#: One model second in wall seconds.
+DILATION = "0.3"
+
+
+@pytest.fixture(scope="module", params=["zcube", pytest.param("roft", marks=pytest.mark.deep)])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("serving")
     turns = two_sessions(folder)
@@ -56,13 +62,21 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         for name, serving in SERVING.items()
     }
     fabric = FABRICS[request.param]
-    found: dict[str, Any] = in_sandbox(folder, "tests/emulated_serving.py", fabric, json.dumps(variants))
+    found: dict[str, Any] = in_sandbox(folder, "tests/emulated_serving.py", fabric, json.dumps(variants), DILATION)
     return found
 
 
 def test_every_variant_serves_all_requests_and_every_byte_arrives_once(served: dict[str, Any]) -> None:
     assert {name: one["status"] for name, one in served.items()} == {name: {"ok": 8} for name in SERVING}
     assert {name: one["wrong_bytes"] for name, one in served.items() if one["wrong_bytes"]} == {}
+
+
+def test_roft_serves_too(tmp_path: Path) -> None:
+    variants = {name: {"serving": SERVING[name]} for name in ONE_PORT}
+    found = in_sandbox(tmp_path, "tests/emulated_serving.py", FABRICS["roft"], json.dumps(variants), DILATION)
+    assert {name: (one["status"], one["wrong_bytes"]) for name, one in found.items()} == {
+        name: ({"ok": 8}, []) for name in ONE_PORT
+    }
 
 
 def test_variants_differ_as_they_should(served: dict[str, Any]) -> None:

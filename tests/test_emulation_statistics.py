@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
-from tests_root import needs_root
+from tests_root import in_sandbox, needs_root
 
 pytestmark = [pytest.mark.root, needs_root]
 
 from emulated_statistics import SIZES, UNPLANNED_FLOWS  # noqa: E402
-
-from emulation.sandbox import Sandbox  # noqa: E402
 
 #: Ethernet 14, IPv4 20, UDP 8.
 HEADERS = 42
@@ -20,14 +17,7 @@ HEADERS = 42
 
 @pytest.mark.parametrize("library", ["ryu", "os-ken"])
 def test_openflow_counters_are_the_kernels_and_buckets_sum_to_their_group(tmp_path: Path, library: str) -> None:
-    with (
-        open(tmp_path / "log", "wb") as log,
-        Sandbox(["tests/emulated_statistics.py", library], stderr=log) as sandbox,
-    ):
-        assert sandbox.process.stdout is not None
-        output = sandbox.process.stdout.read()
-        assert sandbox.wait(10) == 0, (tmp_path / "log").read_text()[-2000:]
-    found = json.loads(output)
+    found = in_sandbox(tmp_path, "tests/emulated_statistics.py", library)
     assert found["sdn"].startswith(library)
     assert found["rules_reported"] == found["rules_wanted"] > 0
 

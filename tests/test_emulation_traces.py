@@ -34,6 +34,8 @@ REAL: dict[str, tuple[str, str, dict[str, object]]] = {
 #: Long enough for prompts of 100,000 tokens that come at once: what is tested is the way, not the queue.
 SERVING = {"model": "glm-5.1", "timeout_s": 600, "prefix_cache": "modelled"}
 LOGS = ("transfers", "routing")
+#: In shape E every GPU sends for itself, as the rows of the log of transfers do.
+RECORDED = {"transfers": {"placement": "recorded", "shape": "E"}, "routing": {"placement": "recorded"}}
 #: Pairs that the rows of a log go round: as many as there are GPUs of a role.
 LOG_PAIRS = 8
 POISSON = {"kind": "poisson", "rate_per_s": 6}
@@ -93,10 +95,10 @@ def generated(folder: Path) -> dict[str, dict[str, object]]:
 def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder: Path = tmp_path_factory.mktemp("traces")
     variants = {
-        name: {"serving": {**SERVING, **({"placement": "recorded"} if name in LOGS else {})}, "workload": workload}
+        name: {"serving": {**SERVING, **RECORDED.get(name, {})}, "workload": workload}
         for name, workload in {**generated(folder), **real()}.items()
     }
-    found: dict[str, Any] = in_sandbox(folder, "tests/emulated_serving.py", FABRIC, json.dumps(variants))
+    found: dict[str, Any] = in_sandbox(folder, "tests/emulated_serving.py", FABRIC, json.dumps(variants), "0.2")
     return found
 
 
@@ -118,6 +120,8 @@ def test_logs_go_where_they_say(served: dict[str, Any]) -> None:
     """Each row between its pair, chosen by the file and by no placement."""
     for name in LOGS:
         assert served[name]["pairs"] == LOG_PAIRS and served[name]["transfers"] == REQUESTS
+    assert len(served["transfers"]["senders"]) == LOG_PAIRS
+    assert len(served["routing"]["senders"]) == 2  # shape D: the first rank of the instance that has the rank
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"real traces are not beside the project ({TRACES})")

@@ -7,8 +7,9 @@ import random
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from topologies.fluid import (
     Completion,
@@ -256,14 +257,13 @@ def exact_replay(starts: Starts) -> dict[int, Fraction]:
     return ends
 
 
-@settings(deadline=None, max_examples=150)
+@examples(150)
 @given(timelines())
 def test_times_agree_with_an_exact_second_implementation(starts: Starts) -> None:
     exact = exact_replay(starts)
     assert replay(CAPACITIES, starts) == pytest.approx({n: float(t) for n, t in exact.items()}, rel=1e-9, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(timelines())
 def test_bytes_are_conserved_and_no_transfer_is_faster_than_alone(starts: Starts) -> None:
     begun = {transfer.transfer_id: start_s for transfer, start_s in starts}
@@ -280,7 +280,6 @@ def test_bytes_are_conserved_and_no_transfer_is_faster_than_alone(starts: Starts
         assert end.done_s >= begun[end.transfer.transfer_id] + alone * (1 - 1e-9)
 
 
-@settings(deadline=None)
 @given(timelines(), st.randoms())
 def test_order_of_simultaneous_starts_is_irrelevant(starts: Starts, rng: random.Random) -> None:
     """To the last bit; but the transfers of one pair keep their order, which is that of its queue pairs."""
@@ -303,7 +302,6 @@ def test_order_of_simultaneous_starts_is_irrelevant(starts: Starts, rng: random.
     assert found == replay(CAPACITIES, starts)
 
 
-@settings(deadline=None)
 @given(timelines(), st.lists(st.floats(0, 60), max_size=20))
 def test_looking_at_the_clock_changes_nothing(starts: Starts, looks: list[float]) -> None:
     net, found = FluidNetwork(CAPACITIES), dict[int, float]()
@@ -318,7 +316,6 @@ def test_looking_at_the_clock_changes_nothing(starts: Starts, looks: list[float]
     assert found == replay(CAPACITIES, starts)
 
 
-@settings(deadline=None)
 @given(timelines(), st.floats(0.25, 4.0))
 def test_time_scales_with_the_rate(starts: Starts, factor: float) -> None:
     """The scale model's premise: all rates and times multiplied, nothing else changes."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from test_cli import one_message, zcube
+from zcube_command import one_message, zcube
 
 from scenario.load import check_scenario
 

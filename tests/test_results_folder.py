@@ -70,6 +70,9 @@ def test_an_exception_leaves_a_readable_partial_table(tmp_path: Path) -> None:
         raise ZeroDivisionError
     assert not (tmp_path / "gpus.parquet").exists()
     assert pq.read_table(tmp_path / "gpus.parquet.partial").num_rows == 1
+    with pytest.raises(InputError) as told:  # somebody may still want to look at it
+        RunFolder(tmp_path).gpus()
+    assert "gpus.parquet.partial is there" in str(told.value) and "index" not in str(told.value)
 
 
 def test_a_killed_writer_leaves_no_table_that_looks_finished(tmp_path: Path) -> None:
@@ -81,7 +84,7 @@ def test_a_killed_writer_leaves_no_table_that_looks_finished(tmp_path: Path) -> 
     root = Path(__file__).resolve().parent.parent
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "gpus.parquet")], cwd=root, check=False)
     assert done.returncode == -signal.SIGKILL
-    with pytest.raises(InputError, match=r"gpus\.parquet\.partial is there"):
+    with pytest.raises(InputError, match=r"gpus\.parquet\.partial is there.*without its index, so its rows cannot be"):
         RunFolder(tmp_path).gpus()
     writer.write_table(tmp_path / "gpus.parquet", schema.GPUS, GPU_ROWS)  # a second try goes over the leftover
     assert RunFolder(tmp_path).gpus()["t_s"].tolist() == [0.5, 1.5]

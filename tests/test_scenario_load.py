@@ -50,6 +50,10 @@ def test_arms_differ_in_nothing_but_fabric_and_name() -> None:
         ({"scale": {"rate_factor": 1e400}}, ["scale.rate_factor"]),
         ({"seed": 2**70}, ["seed", "less than"]),
         ({"name": "../../etc"}, ["name", "pattern"]),
+        (
+            {"serving": {"tenants": [{"name": "gold"}, {"name": "free"}, {"name": "gold", "share": 2}]}},
+            ["serving.tenants", "two tenants are called 'gold'", "a name of its own"],
+        ),
     ],
 )
 def test_faults_are_named(data: dict[str, object], expected: list[str]) -> None:

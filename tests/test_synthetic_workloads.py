@@ -220,6 +220,23 @@ def test_clients_are_merged_in_order(tmp_path: Path) -> None:
     assert sum(r.tenant == "x" for r in found.requests) / found.count == pytest.approx(0.75, abs=0.05)
 
 
+def test_a_rate_scales_all_clients_alike_and_leaves_windows_and_shapes(tmp_path: Path) -> None:
+    curves(curves(tmp_path, "0,1,1,Gamma,1,1\n600,4,1,Gamma,1,0.25\n"), "0,3,1,Weibull,1,0.3333\n600,0,0,,0,0\n", "x")
+    arrivals = {"kind": "servegen", "path": str(tmp_path), "rate_per_s": 1.0}
+    times = [t for t, _ in source(arrivals=arrivals, requests=1000).initial()]
+    early = [t for t in times if t < 600]  # 1/s in all, then 4/4 of the one that is left: the curves' form stays
+    assert len(early) == pytest.approx(600, abs=4 * math.sqrt(600))
+    assert len([t for t in times if 600 <= t < 1000]) == pytest.approx(400, abs=4 * math.sqrt(400))
+    clients = read_clients(tmp_path)
+    assert servegen.rate_at(clients, 0.0) == pytest.approx(4) and servegen.rate_at(clients, 700.0) == pytest.approx(4)
+    scaled = servegen.at_rate(clients, 0.0, 10.0)
+    assert servegen.rate_at(scaled, 0.0) == pytest.approx(10)
+    was, now = ([(w.start_s, w.pattern, w.shape) for w in found["x"]] for found in (clients, scaled))
+    assert now == was
+    with pytest.raises(InputError, match=r"rate_per_s = 1.0: cannot be reached: no client sends anything"):
+        source(arrivals={**arrivals, "start_s": 1200}, requests=1)
+
+
 @real
 @pytest.mark.parametrize("client", ["148", "112", "7", "78"])
 def test_real_curves_give_their_rates(client: str) -> None:

@@ -30,7 +30,12 @@ kill $controller
 
 @pytest.mark.parametrize(
     ("topo", "library", "pairs"),
-    [("zcube,16,4", "os-ken", 240), ("zcube,32,8", "ryu", 992), ("roft,32,8", "ryu", 992)],
+    [
+        ("zcube,16,4", "os-ken", 240),
+        ("roft,16,8", "ryu", 240),
+        pytest.param("zcube,32,8", "ryu", 992, marks=pytest.mark.deep),
+        pytest.param("roft,32,8", "ryu", 992, marks=pytest.mark.deep),
+    ],
 )
 def test_pingall(topo: str, library: str, pairs: int) -> None:
     output = sandbox(MN, topo, "pingall", ZCUBE_SDN=library)

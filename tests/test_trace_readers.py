@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from tests_root import REPOSITORY
 
 from scenario.errors import InputError
@@ -309,7 +310,7 @@ ODD = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=5), ODD, st.integers(0, 4), st.sampled_from(["\n", "\r\n"]))
 def test_the_fast_way_finds_what_the_exact_one_does(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], odd: str, column: int, end: str

@@ -157,6 +157,48 @@ def test_a_transfer_is_a_prompt_that_weighs_as_much(tmp_path: Path) -> None:
         source("transfers", path, requests=1)
 
 
+def recorded(path: Path, kind: str, rows: str, **serving: object) -> Source:
+    head = "time_s,src_gpu,dst_gpu,bytes" if kind == "transfers" else "start_ns,p_rank,d_rank,input_tokens,miss_tokens"
+    path.write_text(f"{head}\n{rows}\n")
+    workload = {"kind": kind, "path": str(path), "requests": len(rows.splitlines())}
+    served = {"placement": "recorded", **serving}
+    return make_source(check_scenario({"fabric": {"gpus": 32}, "serving": served, "workload": workload}))
+
+
+def test_a_recorded_transfer_must_be_one_that_the_shape_sends(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    rows = "1,gpu5,gpu30,61464\n2,gpu2,gpu30,61464"  # servers of 4: gpu1 and gpu5 are first ranks
+    with pytest.raises(InputError) as caught:
+        recorded(path, "transfers", rows)
+    assert f"{path}, line 3 = 'gpu2 -> gpu30': shape D does not send" in str(caught.value)
+    assert "it sends gpu1 -> gpu30" in str(caught.value) and "serving.shape: E" in str(caught.value)
+    for shape, fits in {"A": "1,gpu2,gpu30,9", "E": rows, "F": "1,gpu1,gpu30,9", "G": rows}.items():
+        recorded(path, "transfers", fits, shape=shape)
+    with pytest.raises(InputError, match="'gpu2 -> gpu31': shape A does not send"):
+        recorded(path, "transfers", "1,gpu2,gpu31,9", shape="A")
+    recorded(path, "transfers", rows, placement="jsq")  # nobody looks at the record
+    recorded(path, "transfers", rows, placement="jsq", decode_placement="recorded")
+    with pytest.raises(InputError, match="'gpu2 -> gpu30': shape D does not send"):
+        recorded(path, "transfers", rows, decode_placement="jsq")
+
+
+def test_a_recorded_pair_must_be_allowed_by_the_pairing(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    block = {"layout": "interleaved", "block_servers": 2, "pairing": "same_block"}
+    recorded(path, "routing", "5,1,2,1000,40", **block)  # servers 1 and 2: a rank stands for its instance
+    says = r"line 3 = 'gpu2 -> .*pairing same_block lets server1 hand off to gpu"
+    with pytest.raises(InputError, match=says) as caught:
+        recorded(path, "routing", "5,1,2,1000,40\n6,1,7,1000,40", **block)
+    assert "serving.pairing: any" in str(caught.value)
+    with pytest.raises(InputError, match=r"line 2 = .*same_block"):  # another block's prefill could not reach it
+        recorded(path, "routing", "5,1,2,1000,40", placement="jsq", decode_placement="recorded", **block)
+
+
+def test_placement_by_records_needs_records() -> None:
+    with pytest.raises(InputError, match=r"decode_placement = 'recorded': workload.kind coding_agent does not record"):
+        make_source(check_scenario({"serving": {"decode_placement": "recorded"}}))
+
+
 def sessions(folder: Path, *thinks: list[float]) -> Path:
     for number, times in enumerate(thinks):
         turns = [
@@ -221,6 +263,17 @@ def test_the_command_line_tells_the_format_by_content(tmp_path: Path) -> None:
     assert named.workload.kind == "sessions"
     with pytest.raises(InputError, match="allowed: auto, azure, mooncake, sessions"):
         scenario_with_options(None, trace=tmp_path, trace_format="csv")
+
+
+def test_the_command_line_can_leave_bad_rows_out(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("arrival_s,input_tokens,output_tokens\n0,5,5\nx,5,5\n2,5,5\n3,5,5\n")
+    with pytest.raises(InputError, match="line 3"):
+        make_source(scenario_with_options(None, trace=path, requests=2))
+    found = make_source(scenario_with_options(None, trace=path, requests=2, skip_bad_rows=True))
+    assert summary(found)["bad_rows_skipped"] == 1
+    with pytest.raises(InputError, match="--skip-bad-rows = True: needs --trace"):
+        scenario_with_options(None, skip_bad_rows=True)
 
 
 @pytest.mark.parametrize(

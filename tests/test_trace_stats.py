@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_cli import one_message, zcube
+from zcube_command import one_message, zcube
 
 from traffic import bench
 from traffic.kv import kv_model

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from properties import examples
 
 from scenario.errors import InputError
 from scenario.load import check_scenario
@@ -139,7 +140,7 @@ def test_what_is_no_measurement_is_named(rows: list[tuple[float, float]], parts:
         assert part in str(error.value)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.tuples(st.floats(1e-3, 1e18), st.floats(1e-12, 1e9)), min_size=2, max_size=7))
 def test_any_rows_are_fitted_or_refused(rows: list[tuple[float, float]]) -> None:
     try:

@@ -8,8 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from test_traffic_driver import Driver, FixedSource, drive, req, small
 
 from scenario.errors import InputError
@@ -227,6 +228,34 @@ def test_a_handoff_that_fails_too_often_fails_the_request() -> None:
         assert done.engine.finished
 
 
+def test_what_had_arrived_of_a_request_that_is_given_up_is_wasted_too() -> None:
+    chunked = {"chunked_prefill": True, "transfer_mode": "chunked", "prefill_batch_tokens": 400}
+    source = FixedSource([(0.0, req(0, 1000))])
+    # Pieces of 400, 400 and 200 tokens leave at 0.5, 1.0 and 1.3 and arrive at 0.9, 1.4 and 1.5.
+    for at_s, sent in ((0.95, 400), (1.2, 800), (1.45, 1000)):
+        (row,) = drive(small(**chunked, timeout_s=at_s), source).engine.requests
+        assert row["status"] == "timeout" and row["t_ended_s"] == pytest.approx(at_s)
+        assert row["kv_bytes_sent"] == row["kv_bytes_wasted"] == sent * TOKEN, at_s
+        assert row["t_finished_s"] is row["t_first_token_s"] is None  # instants that did not happen
+    (row,) = drive(small(**chunked), source).engine.requests
+    assert row["kv_bytes_wasted"] == 0 and row["t_ended_s"] == row["t_finished_s"] > 1.5
+    # Computed again: two pieces had arrived, the third had not.
+    late = {"handoff_timeout_s": 0.15, "on_handoff_failure": "recompute", "handoff_retries": 1}
+    done = drive(small(**chunked, **late), source, to_the_last_event=True)
+    (row,) = done.engine.requests
+    assert row["handoff_attempts"] == 2 and row["recomputed_tokens"] == 1000
+    first = sum(tokens for at_s, tokens in sizes(done) if at_s < 1.45)
+    assert row["kv_bytes_wasted"] >= first * TOKEN == 1000 * TOKEN
+
+
+def test_a_remote_prefix_is_wasted_only_where_no_prompt_was_computed_from_it() -> None:
+    source = FixedSource([(0.0, req(0, 1000, session=1)), (20.0, req(1, 3000, session=1, cached=1000))])
+    # The second reads 1,000 tokens until 1.0 after its arrival, computes 2,000 until 3.1, hands off 3,000 until 6.1.
+    for timeout_s, sent, wasted in ((2.0, 1000, 1000), (3.5, 4000, 3000), (60.0, 4000, 0)):
+        row = drive(small(gpus=4, prefix_cache="pool", timeout_s=timeout_s), source).engine.requests[1]
+        assert (row["kv_bytes_sent"], row["kv_bytes_wasted"]) == (sent * TOKEN, wasted * TOKEN), timeout_s
+
+
 def test_clients_that_give_up_are_cancelled_by_request() -> None:
     source = FixedSource([(float(n), req(n, 10)) for n in range(300)])
     done = drive(small(client_cancel_share=0.5, client_cancel_mean_s=0.05), source)
@@ -317,7 +346,7 @@ def test_tenants_are_drawn_by_session_and_bring_their_objectives() -> None:
 # Whatever comes
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(
     lengths=st.lists(st.tuples(st.integers(1, 900), st.integers(1, 30), st.floats(0, 2)), min_size=1, max_size=12),
     shape=st.sampled_from(SHAPES),

@@ -213,10 +213,14 @@ class FluidNetwork:
 
     def rates(self) -> dict[QueuePair, float]:
         """Current rate of each lane that sends, in bytes per second."""
+        return {qp: speed for qp, (_, speed) in self.sending().items()}
+
+    def sending(self) -> dict[QueuePair, tuple[int, float]]:
+        """Queue pair -> (id of the transfer that it sends now, bytes per second); idle ones are left out."""
         self._refresh()
         names = {number: qp for qp, number in self._number.items()}
         return {
-            names[lane]: speed
+            names[lane]: (pool.id, speed)
             for pool in self._heads
             for lane, speed in zip(pool.lanes, pool.speeds, strict=True)
             if speed
@@ -341,6 +345,11 @@ def handoff_lanes(all_lanes: tuple[Lane, ...], qp_policy: QpPolicy, nth: int) ->
 def capacities(fabric: Fabric) -> dict[str, float]:
     """Bytes per second of every egress port: each cable is two resources, one per direction."""
     return {port_name(end): link.gbps * BYTES_PER_S_PER_GBPS for link in fabric.links for end in (link.a, link.b)}
+
+
+def slowed(rates: Mapping[str, float], share_by_port: Mapping[str, float]) -> dict[str, float]:
+    """`rates` by egress port, where some have only a share of theirs left."""
+    return {port: rate * share_by_port.get(port, 1.0) for port, rate in rates.items()}
 
 
 def core_lanes(src_gpu: str, dst_gpu: str, queue_pairs: int = 1) -> tuple[Lane, ...]:

@@ -271,6 +271,7 @@ class Engine:
             prefill.cache.insert(live.request, live.request.input_tokens)
         here_s = live.mark("decode_alloc", t_s)
         live.step = Step.ALLOC
+        live.read_bytes = 0  # the prefill cache has it now
         if live.holds_decode:
             self._stage.begins(live, here_s)
         elif not live.asks_decode:
@@ -340,6 +341,7 @@ class Engine:
         decode.receiving -= 1
         decode.give_back(live)
         prefill.release(live)
+        live.waste_kept()
         live.forget_computed()
         self._gateway.count_prefill(live.prefill_name, 1, live.uncached_tokens)
         self._stage.run_decode(decode, t_s)
@@ -363,6 +365,7 @@ class Engine:
         if step not in BEFORE_FIRST_TOKEN:
             return
         live.step = why
+        live.given_up_s = max(t_s, live.latest_s)
         self._open_measured.discard(live.request.request_id)
         if step is not Step.GATEWAY:
             prefill, decode = live.at_prefill, live.at_decode
@@ -381,6 +384,8 @@ class Engine:
             if not prefill.computes(live):
                 prefill.release(live)
             self._handoffs.cancel(live)
+            live.waste_kept()
+            live.bytes_wasted += live.read_bytes
             live.waiting.clear()
             self._stage.run_decode(decode, t_s)
             self._run_prefill(prefill, t_s)

@@ -42,7 +42,18 @@ def crosses_fabric(scenario: Scenario, flow: PlannedFlow) -> bool:
 class _State:
     """A message while it is played."""
 
-    __slots__ = ("end_s", "fabric_bytes", "left", "open", "passed", "start_s", "status", "waiting", "wasted")
+    __slots__ = (
+        "end_s",
+        "fabric_bytes",
+        "given_up_s",
+        "left",
+        "open",
+        "passed",
+        "start_s",
+        "status",
+        "waiting",
+        "wasted",
+    )
 
     def __init__(self, message: Message) -> None:
         self.waiting = message.needs if message.after else 0  # messages that must still end
@@ -51,6 +62,7 @@ class _State:
         self.open: dict[int, None] = {}  # transfers under way
         self.start_s: float | None = None
         self.end_s: float | None = None
+        self.given_up_s: float | None = None
         self.status = "unfinished"
         self.fabric_bytes = self.wasted = 0
 
@@ -193,7 +205,7 @@ class FlowEngine:
             state = self._states[number]
             if state.status != "unfinished":
                 continue
-            state.status, state.end_s = why, None
+            state.status, state.end_s, state.given_up_s = why, None, t_s
             self._over += 1
             for flow in state.open:
                 self._out.add(CancelTransfer(flow))
@@ -228,4 +240,5 @@ class FlowEngine:
             "bus_factor": message.bus_factor,
             "t_arrival_s": state.start_s,
             "t_finished_s": state.end_s if state.status == "ok" else None,
+            "t_ended_s": state.end_s if state.status == "ok" else state.given_up_s,
         }

@@ -9,7 +9,7 @@ from traffic.actions import CancelTransfer, StartTransfer, TimerKind
 from traffic.nic_map import nic_map
 from traffic.outbox import Outbox
 from traffic.path_load import PathLoad
-from traffic.records import Live
+from traffic.records import Live, Step
 from traffic.shapes import Flow, carried, handoff, servers
 
 #: Transfer ids are request_id * this + a number that counts per request: the same on every fabric and executor.
@@ -83,6 +83,10 @@ class Handoffs:
         if flow is None:
             return None
         self._unload(transfer_id, flow)
+        if live.step is Step.FETCH:
+            live.read_bytes += flow.bytes
+        else:
+            live.kept_bytes += flow.bytes
         if t_s > live.last_byte_s:
             live.last_byte_s = t_s
         return live

@@ -104,6 +104,9 @@ class Live:
     local: bool = False
     bytes_sent: int = 0
     bytes_wasted: int = 0
+    kept_bytes: int = 0  # of the handoff, that have arrived and are of use as long as it goes on
+    read_bytes: int = 0  # of a remote prefix, until the prompt is complete and the prefill cache has it
+    given_up_s: float | None = None
 
     @property
     def prefill_name(self) -> str:
@@ -147,6 +150,16 @@ class Live:
         self.computed_tokens = self.sent_tokens = self.sent_layers = 0
         self.waiting, self.unsubmitted = [], 0
 
+    def waste_kept(self) -> None:
+        """What had arrived of the handoff is thrown away."""
+        self.bytes_wasted += self.kept_bytes
+        self.kept_bytes = 0
+
+    @property
+    def ended_s(self) -> float | None:
+        """When it was over: its last token, or when it timed out, was cancelled or failed. None: not yet."""
+        return self.instants.get("finished", self.given_up_s)
+
     @property
     def status(self) -> str:
         """ok (has its first token), timeout, cancelled, failed, or unfinished."""
@@ -189,4 +202,5 @@ class Live:
             "kv_bytes_wasted": self.bytes_wasted,
             **dict.fromkeys(("operation", "ranks", "message_bytes", "bus_factor")),  # of messages, without serving
             **{f"t_{stage}_s": self.instants.get(stage) for stage in STAGES},
+            "t_ended_s": self.ended_s,
         }

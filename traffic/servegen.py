@@ -120,11 +120,43 @@ def _window(text: str | None) -> Window:
     return replace(unit, scale_s=1 / (rate * unit.mean_s))
 
 
+def rate_at(clients: dict[str, list[Window]], at_s: float) -> float:
+    """Arrivals a second of all clients together, by the windows that `at_s` lies in."""
+    return sum(1 / window.mean_s for windows in clients.values() if (window := _window_at(windows, at_s)) is not None)
+
+
+def _window_at(windows: list[Window], at_s: float) -> Window | None:
+    if at_s >= _end_s(windows):
+        return None
+    return next((window for window in reversed(windows) if window.start_s <= at_s), None)
+
+
+def _end_s(windows: list[Window]) -> float:
+    """Where a client's curve ends: its last window is as long as the one before it (600 s where there is one only)."""
+    return windows[-1].start_s + (windows[-1].start_s - windows[-2].start_s if len(windows) > 1 else 600.0)
+
+
+def at_rate(clients: dict[str, list[Window]], start_s: float, rate_per_s: float) -> dict[str, list[Window]]:
+    """The clients with every rate multiplied so that it is `rate_per_s` at `start_s`; shapes and windows stay.
+
+    As ServeGen's own generator does, which scales its clients to a total. Raises InputError where nobody sends then.
+    """
+    measured = rate_at(clients, start_s)
+    if not measured:
+        raise InputError(
+            "workload.arrivals.rate_per_s", rate_per_s,
+            f"cannot be reached: no client sends anything at start_s {start_s:g}", "another workload.arrivals.start_s",
+        )  # fmt: skip
+    factor = measured / rate_per_s
+    return {
+        name: [replace(window, scale_s=window.scale_s * factor) for window in windows]
+        for name, windows in clients.items()
+    }
+
+
 def client_arrivals(seed: int, client: str, windows: list[Window], start_s: float) -> Iterator[float]:
-    """Arrivals of one client (s from `start_s`) to the end of its curve; the last window is as long as the one
-    before it (600 s where there is one only)."""
-    length_s = windows[-1].start_s - windows[-2].start_s if len(windows) > 1 else 600.0
-    ends = [window.start_s for window in windows[1:]] + [windows[-1].start_s + length_s]
+    """Arrivals of one client (s from `start_s`) to the end of its curve."""
+    ends = [window.start_s for window in windows[1:]] + [_end_s(windows)]
     left = -1.0  # what is left of the gap, in mean gaps: a window's own pace turns it into seconds
     number = 0
     for window, end_s in zip(windows, ends, strict=True):

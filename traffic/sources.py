@@ -8,6 +8,7 @@ from scenario.trace_workloads import SessionsWorkload, TraceWorkload
 from scenario.workload_section import without_serving
 from traffic.coding_agent import CodingAgentSource
 from traffic.flow_sources import flow_source
+from traffic.recorded import require_records
 from traffic.requests import Source
 from traffic.session_source import SessionSource
 from traffic.synthetic import BurstSource, SyntheticSource
@@ -20,6 +21,7 @@ def make_source(scenario: Scenario) -> Source:
     workload = scenario.workload
     if without_serving(workload):
         return flow_source(scenario)
+    require_records(scenario)
     if isinstance(workload, TraceWorkload):
         return TraceSource(scenario)
     if isinstance(workload, SessionsWorkload):

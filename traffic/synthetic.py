@@ -32,7 +32,10 @@ SAMPLED_ROWS = 1_000_000
 def arrival_times(seed: int, arrivals: Arrivals) -> Iterator[tuple[float, str]]:
     """(model s, client) of an arrival process; only ServeGen's has clients and ends. Raises InputError."""
     if isinstance(arrivals, ServeGenArrivals):
-        yield from servegen.arrivals(seed, servegen.read_clients(arrivals.path), arrivals.start_s)
+        clients = servegen.read_clients(arrivals.path)
+        if arrivals.rate_per_s is not None:
+            clients = servegen.at_rate(clients, arrivals.start_s, arrivals.rate_per_s)
+        yield from servegen.arrivals(seed, clients, arrivals.start_s)
         return
     mean_s, at_s, number = 1 / arrivals.rate_per_s, 0.0, 0
     while True:

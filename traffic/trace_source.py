@@ -13,6 +13,7 @@ from traffic.open_loop import OpenLoop, phase_of
 from traffic.prefix import InfiniteCache
 from traffic.readers.rows import TraceRow
 from traffic.readers.trace import FORMATS, Trace
+from traffic.recorded import RecordedPairs
 from traffic.requests import Phase, Request, cooldown_count
 
 
@@ -34,7 +35,9 @@ class RequestMaker:
 
     def __post_init__(self) -> None:
         self._model: KvModel = model_of(self.scenario.serving)
-        self._gpus = _ranks(self.scenario) if self.kind in ("routing", "transfers") else {}
+        logged = self.kind in ("routing", "transfers")
+        self._gpus = _ranks(self.scenario) if logged else {}
+        self._pairs = RecordedPairs(self.scenario, flows=self.kind == "transfers") if logged else None
 
     def see(self, row: TraceRow) -> None:
         """A row before the window: the cache has seen it."""
@@ -42,7 +45,8 @@ class RequestMaker:
             self._cache.hit_tokens(row)
 
     def request(self, request_id: int, row: TraceRow, phase: Phase) -> Request:
-        """The request of a row. Raises InputError for a GPU that the fabric or its layout does not have."""
+        """The request of a row. Raises InputError for a GPU that the fabric or its layout does not have, and for a pair
+        that cannot be served where placement follows the record."""
         tokens, blocks = row.input_tokens, row.blocks
         if row.kv_bytes:  # a handoff of a transfer log: the prompt that weighs as much, computed elsewhere
             tokens = max(1, round(row.kv_bytes / self._model.bytes_per_token))
@@ -56,6 +60,9 @@ class RequestMaker:
             tokens = self._model.max_context_tokens
             blocks = None if blocks is None else blocks[: -(-tokens // row.block_tokens)]
         session, turn = self._session(row)
+        prefill_gpu, decode_gpu = self._gpu(row, row.prefill_gpu, "prefill"), self._gpu(row, row.decode_gpu, "decode")
+        if self._pairs is not None and prefill_gpu and decode_gpu:
+            self._pairs.check(self._where(row), prefill_gpu, decode_gpu)
         return Request(
             request_id,
             session,
@@ -67,8 +74,8 @@ class RequestMaker:
             phase,
             blocks,
             row.block_tokens if blocks is not None else 0,
-            self._gpu(row, row.prefill_gpu, "prefill"),
-            self._gpu(row, row.decode_gpu, "decode"),
+            prefill_gpu,
+            decode_gpu,
         )
 
     def _session(self, row: TraceRow) -> tuple[int, int]:
@@ -84,6 +91,9 @@ class RequestMaker:
         self._turns[session] = turn + 1
         return session, turn
 
+    def _where(self, row: TraceRow) -> str:
+        return f"workload.path: {self.scenario.workload.path}, line {row.line}"  # type: ignore[union-attr]
+
     def _gpu(self, row: TraceRow, label: str, role: str) -> str | None:
         if not label:
             return None
@@ -91,7 +101,7 @@ class RequestMaker:
         if found is None:
             known = [name for kind, name in self._gpus if kind == role]
             raise InputError(
-                f"workload.path: {self.scenario.workload.path}, line {row.line}",  # type: ignore[union-attr]
+                self._where(row),
                 label,
                 f"is no {role} GPU of this scenario ({known[0]} to {known[-1]})",
                 "Choose a fabric with as many GPUs as the log, or a layout that gives them these roles.",

@@ -1,0 +1,84 @@
+"""`zcube diagnose`: why first tokens of a run are late, and what would help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from analysis.diagnosis import diagnose as diagnose_run
+from analysis.diagnosis_answers import answers
+from analysis.diagnosis_console import diagnosis_text
+from analysis.diagnosis_page import write_page
+from analysis.what_if import WhatIf
+from cli import options
+from cli.app import err, out, print_json
+from results.reader import RunFolder
+from scenario.errors import TestbedError
+from scenario.load import with_changes
+from scenario.models import Scenario
+from simulation.run import simulate
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verb."""
+    app.command(
+        "diagnose",
+        help="Why first tokens of a run are late: KV handoff or not, bandwidth or hot spots, destination or mapping,\n"
+        "scheduler, NIC rate. Writes diagnosis.html into the run folder.\n\n"
+        "Example: .venv/bin/zcube diagnose runs/first/coding-agent/roft",
+    )(diagnose)
+
+
+def diagnose(
+    run: Annotated[Path, typer.Argument(help="folder of a run, emulated or simulated")],
+    page: Annotated[
+        Path | None, typer.Option(help="where to write the page", show_default="RUN/diagnosis.html")
+    ] = None,
+    what_if: Annotated[
+        bool, typer.Option("--what-if/--no-what-if", help="simulate it at half and double the NIC rate")
+    ] = True,
+    json: options.Json = False,
+) -> None:
+    """Exit code 0 whatever is found; 1 when the run is INVALID, since then the emulator may be the cause."""
+    folder = RunFolder(run)
+    found = diagnose_run(folder)
+    repeats = repeated(folder.scenario()) if what_if else None
+    answered = answers(found, repeats)
+    written = write_page(found, answered, repeats, folder, page or run / "diagnosis.html")
+    valid = not folder.has("fidelity.json") or bool(folder.fidelity().get("valid"))
+    if json:
+        print_json({**found.to_json(), "what_if": repeats.to_json() if repeats else None, "valid": valid})
+    else:
+        if not valid:
+            text = "INVALID run: the emulator was outside its envelope and may itself be the cause."
+            out.print(text, style="bold red")
+        out.print(diagnosis_text(found, answered))
+        out.print(f"\nPage: {written}")
+    raise typer.Exit(0 if valid else 1)
+
+
+def repeated(scenario: Scenario) -> WhatIf | None:
+    """The same scenario simulated at other rates; None, with a note, where it cannot be simulated."""
+    rate = scenario.fabric.gpu_gbps
+    try:
+        half, same, double = (
+            _ttft_ms(
+                with_changes(scenario, {"fabric": {"gpu_gbps": min(6400.0, max(1.0, rate * factor))}}),
+                infinite_core=False,
+            )
+            for factor in (0.5, 1.0, 2.0)
+        )
+        return WhatIf(half, same, double, _ttft_ms(scenario, infinite_core=True))
+    except TestbedError as error:
+        err.print(f"Note: not simulated at other NIC rates: {error}", highlight=False)
+        return None
+
+
+def _ttft_ms(scenario: Scenario, *, infinite_core: bool) -> tuple[float, float]:
+    values = np.array(list(simulate(scenario, infinite_core=infinite_core).ttft_s().values())) * 1e3
+    if not values.size:
+        return float("nan"), float("nan")
+    return float(values.mean()), float(np.percentile(values, 95))
