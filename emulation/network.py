@@ -21,6 +21,7 @@ from emulation import kernel_switch, shaping
 from emulation.kernel_routes import SwitchRoutes, cable_macs
 from emulation.kernel_switch import KernelSwitch
 from emulation.netns import Batch, inside, write_sysctls
+from emulation.offloads import switch_off
 from emulation.ovs import NamespacedOvs
 from emulation.shaping import PortShape
 from topologies.addresses import RANGE_OF_PORT
@@ -265,9 +266,7 @@ def _configure_interfaces(network: EmulatedNetwork) -> None:
             intf = host.nameToIntf[port.name]
             intf.ip, intf.prefixLen, intf.mac = port.ip, "32", port.mac
     for owner in network.fabric.nodes:
-        for port in owner.ports:
-            batch.start(inside(network.node_pid(owner.name), ["ethtool", "-K", port.name, *OFFLOADS_OFF]))
-    batch.finish()
+        switch_off(network.node_pid(owner.name), [port.name for port in owner.ports])
 
 
 def host_commands(fabric: Fabric, gpu: Gpu) -> str:
