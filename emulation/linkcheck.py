@@ -64,44 +64,48 @@ def plan_rounds(fabric: Fabric, seed: int, *, qp_index: int, switch_hop_gbps_per
     in model Gb/s); `qp_index`: index of the flows' queue pairs, one that the run itself does not use. Greedy: each
     step takes the flow that completes or covers most links not yet judged.
     """
-    candidates = []
-    for pair in walk_all_pairs(fabric):
-        qp = replace(pair, index=qp_index)
-        crossed = path(fabric, qp, seed)
-        candidates.append((qp, crossed.egress, fabric.port(qp.src.node, qp.src.port).gbps))
-    random.Random(seed).shuffle(candidates)
-    capacity = {end: fabric.port(end.node, end.port).gbps for _, egress, _ in candidates for end in egress}
-    unjudged = set(capacity)
+    flows = [replace(pair, index=qp_index) for pair in walk_all_pairs(fabric)]
+    random.Random(seed).shuffle(flows)
+    crossed = [path(fabric, qp, seed).egress for qp in flows]
+    ends = list(dict.fromkeys(end for egress in crossed for end in egress))
+    number = {end: at for at, end in enumerate(ends)}
+    # One row a flow, its links by number; shorter paths are filled up with a link that is never full nor judged.
+    links = np.full((len(flows), max(map(len, crossed), default=1)), len(ends))
+    for at, egress in enumerate(crossed):
+        links[at, : len(egress)] = [number[end] for end in egress]
+    gbps = np.array([fabric.port(qp.src.node, qp.src.port).gbps for qp in flows])
+    cost = gbps * np.array([len(egress) - 1 for egress in crossed])
+    capacity = np.array([*(fabric.port(end.node, end.port).gbps for end in ends), np.inf])
+    unjudged = np.array([True] * len(ends) + [False])
     rounds: list[Round] = []
-    while unjudged:
-        left = dict(capacity)
+    while unjudged.any():
+        left = capacity.copy()
         room = switch_hop_gbps_per_round
-        chosen: list[QueuePair] = []
+        chosen: list[int] = []
+        # Room only shrinks: what does not fit now does not fit later in the round.
+        able = np.flatnonzero(unjudged[links].any(axis=1))
         while True:
-            best, best_gain = None, 0.0
-            for qp, egress, gbps in candidates:
-                cost = gbps * (len(egress) - 1)
-                if (cost > room and chosen) or any(left[end] < gbps - _EPSILON for end in egress):
-                    continue
-                gain = sum(
-                    (1.0 if left[end] - gbps < _EPSILON else 0.4) + (0.5 if left[end] < capacity[end] else 0.0)
-                    for end in egress
-                    if end in unjudged
-                )
-                if gain > best_gain:
-                    best, best_gain = (qp, egress, gbps), gain
-            if best is None:
+            now, rate = left[links[able]], gbps[able, None]
+            fits = (now >= rate - _EPSILON).all(axis=1)
+            if chosen:
+                fits &= cost[able] <= room
+            able, now, rate = able[fits], now[fits], rate[fits]
+            wanted = unjudged[links[able]]
+            completes = np.where(now - rate < _EPSILON, 1.0, 0.4)
+            begun = np.where(now < capacity[links[able]], 0.5, 0.0)
+            gain = np.where(wanted, completes + begun, 0.0).sum(axis=1)
+            if not gain.any():
                 break
-            qp, egress, gbps = best
-            room -= gbps * (len(egress) - 1)
-            chosen.append(qp)
-            for end in egress:
-                left[end] -= gbps
-        judged = tuple(sorted((e for e in unjudged if left[e] < _EPSILON), key=lambda e: (e.node, e.port)))
-        if not judged:
+            best = int(able[gain.argmax()])
+            room -= cost[best]
+            chosen.append(best)
+            left[links[best]] -= gbps[best]
+        full = [at for at in np.flatnonzero(unjudged) if left[at] < _EPSILON]
+        if not full:
             break
-        rounds.append(Round(tuple(chosen), judged))
-        unjudged -= set(judged)
+        judged = sorted((ends[at] for at in full), key=lambda e: (e.node, e.port))
+        rounds.append(Round(tuple(flows[at] for at in chosen), tuple(judged)))
+        unjudged[full] = False
     return rounds
 
 
