@@ -25,7 +25,6 @@ _OWN_ROWS = {
     "transport": ("congestion_control", "inflight_cap_frames", "asic_buffer_frames"),
 }
 _MAX_PAIR_GPUS = 4096
-_PLANES = {"ovs": "ovs (Open vSwitch)", "linux": "linux (kernel)"}
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,16 @@ def _natural(name: str) -> tuple[str, int]:
 
 def data_plane(arm: ArmResult) -> str:
     """`fabric.switch` of an emulated run. (Runs of before there were two are of Open vSwitch.)"""
-    return NONE if arm.simulated else _PLANES[arm.meta.get("data_plane", "ovs")]
+    if arm.simulated:
+        return NONE
+    if _plane(arm) == "linux":
+        return "linux (kernel)"
+    version = str(arm.meta.get("ovs_version") or "").split()[-1:]
+    return f"ovs ({' '.join(['Open vSwitch', *version])})"
+
+
+def _plane(arm: ArmResult) -> str:
+    return str(arm.meta.get("data_plane", "ovs"))
 
 
 def _crossed(arms: Sequence[ArmResult]) -> bool:
@@ -208,7 +216,7 @@ def _crossed(arms: Sequence[ArmResult]) -> bool:
     for arm in arms:
         if not (arm.is_bound or arm.simulated):
             wiring = json.dumps([arm.scenario.fabric.wiring, arm.scenario.policy])
-            by_plane.setdefault(data_plane(arm), set()).add(wiring)
+            by_plane.setdefault(_plane(arm), set()).add(wiring)
     return len({frozenset(fabrics) for fabrics in by_plane.values()}) <= 1
 
 
@@ -283,12 +291,8 @@ def _queue_pairs(arm: ArmResult) -> str:
 
 
 def _machine(arm: ArmResult) -> str:
-    known = [arm.meta.get(key) for key in ("cpu_model", "cores", "kernel", "ovs_version")]
-    names = ("{}", "{} cores", "Linux {}", "OVS {}")
-    known = [
-        value and str(value).split()[-1] if name == "OVS {}" else value
-        for name, value in zip(names, known, strict=True)
-    ]
+    known = [arm.meta.get(key) for key in ("cpu_model", "cores", "kernel")]
+    names = ("{}", "{} cores", "Linux {}")
     return ", ".join(n.format(v) for n, v in zip(names, known, strict=True) if v is not None) or NONE
 
 
