@@ -30,7 +30,7 @@ A run without any of these is healthy as far as this can tell: compute alone set
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,8 @@ class Diagnosis:
     links: tuple[SlowLink, ...]
     causes: tuple[Cause, ...]
     congestion: Congestion
+    #: hot_leaf_* of summary.json (docs/telemetry.md), where there is one.
+    hot_leaf: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def slowest_ttft_ms(self) -> float:
@@ -111,6 +113,7 @@ class Diagnosis:
             "loads": {name: asdict(getattr(self.loads, name)) for name in ("senders", "receivers", "core")},
             "nic_skew": self.loads.nic_skew,
             "placement": asdict(self.skew),
+            "hot_leaf": dict(self.hot_leaf),
             "slow_links": [
                 {"port": one.port, "share": one.share, "lanes": one.lanes, "same": list(one.same)} for one in self.links
             ],
@@ -152,6 +155,11 @@ def diagnose(run: RunFolder) -> Diagnosis:
         links=links,
         causes=tuple(causes(slowest_ms, all_ms, load, skew, links, run.scenario().policy)),
         congestion=found,
+        hot_leaf={
+            key: value
+            for key, value in (run.summary() if run.has("summary.json") else {}).items()
+            if key.startswith("hot_leaf_")
+        },
     )
 
 

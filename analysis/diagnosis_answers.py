@@ -137,7 +137,14 @@ def _scheduler(found: Diagnosis) -> Answer:
         answer = "No: it avoids targets that are receiving"
     else:
         answer = "No: it spreads handoffs as evenly as a fair draw would"
-    return Answer("Does the scheduler amplify it?", answer, (skew.sentence(),))
+    lines = [skew.sentence()]
+    rate, even = (found.hot_leaf.get(f"hot_leaf_hit_rate{name}") for name in ("", "_even"))
+    if rate is not None and even is not None:
+        lines.append(
+            f"{percent(rate)} of handoffs cross a leaf that is over the threshold as they start; drawn evenly among the"
+            f" targets it could choose, {percent(even)} would"
+        )
+    return Answer("Does the scheduler amplify it?", answer, tuple(lines))
 
 
 def _nic(what_if: WhatIf | None) -> Answer:
