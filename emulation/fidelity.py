@@ -167,15 +167,15 @@ def _losses(m: Measured) -> Check:
     twice = f"; {many(lost.duplicates, 'packet')} came twice, sent again in haste" if lost.duplicates else ""
     if m.fault_events:  # a cable that fails takes packets with it
         return Check(
-            "packets_lost", float(explained + unexplained), "packets", "0 in sockets", lost.socket_drops == 0,
-            f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by switch sockets; senders sent"
+            "packets_lost", float(explained + unexplained), "packets", f"0 by {lost.place}", lost.socket_drops == 0,
+            f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by {lost.place}; senders sent"
             f" {many(unexplained, 'more packet')} again, as expected: {many(m.fault_events, 'fault event')}{twice}",
             ONE_STEP,
         )  # fmt: skip
     return Check(
-        "packets_lost", float(explained + unexplained), "packets", "0 unexplained, 0 in sockets",
+        "packets_lost", float(explained + unexplained), "packets", f"0 unexplained, 0 by {lost.place}",
         unexplained == 0 and lost.socket_drops == 0,
-        f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by switch sockets,"
+        f"{lost.queue_drops} dropped by full queues, {lost.socket_drops} by {lost.place},"
         f" {unexplained} sent again without a drop{twice}",
         ONE_STEP,
     )  # fmt: skip

@@ -140,6 +140,15 @@ class Scenario(Section):
         refuse_unfit_marks(self.flow_control, self.transport)
         return self
 
+    @model_validator(mode="after")
+    def _data_plane_fits(self) -> Scenario:
+        if self.fabric.switch == "linux" and self.faults.events:
+            raise ValueError(
+                f"faults.events ({len(self.faults.events)}) cannot be played with fabric.switch = linux: nobody repairs"
+                " routes there without the controller; use fabric.switch: ovs"
+            )
+        return self
+
     @property
     def policy(self) -> str:
         """The path policy after `auto` is resolved. Where several paths are equal and nobody plans the ports of

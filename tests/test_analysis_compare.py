@@ -91,6 +91,30 @@ def test_runs_of_other_questions_are_not_like_for_like(folders: dict[str, Path],
     assert found.to_json()["like_for_like"] is False
 
 
+def on_data_plane(folder: Path, plane: str, plan: Plan) -> Path:
+    """A made-up run that says of itself that it was on this data plane."""
+    made = make_run(folder, plan)
+    scenario = RunFolder(made).scenario_dict()
+    scenario["fabric"]["switch"] = plane
+    writer.write_yaml(made / "scenario.yaml", scenario)
+    meta = {**RunFolder(made).meta(), "data_plane": plane}
+    if plane == "linux":
+        meta["ovs_version"] = None
+    writer.write_json(made / "meta.json", meta)
+    return made
+
+
+def test_a_comparison_over_two_data_planes_says_so(folders: dict[str, Path], tmp_path: Path) -> None:
+    zcube = on_data_plane(tmp_path / "zcube", "linux", SMALL)
+    roft = on_data_plane(tmp_path / "roft", "ovs", replace(SMALL, kind="roft"))
+    mixed = compare([Arm("a", roft), Arm("b", zcube)], resamples=20)
+    assert row(mixed, "Data plane").values == ("ovs (Open vSwitch 3.1.0)", "linux (kernel)")
+    assert "Data plane" in {found.name for found in mixed.unequal}
+    # The same fabric on both is what such a comparison is for; a run that does not say is of before there were two.
+    crossed = compare([Arm("a", folders["zcube"]), Arm("b", zcube)], resamples=20)
+    assert row(crossed, "Data plane").mark == "differs" and not crossed.unequal
+
+
 def test_another_setting_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", SMALL)
     scenario = RunFolder(other).scenario_dict()

@@ -30,6 +30,7 @@ LIMITS, SCALE = FidelitySection(), Scale(1e-4, 2.0, 9000)
 class _Losses:
     queue_drops: int = 0
     socket_drops: int = 0
+    place: str = "switch sockets"
     retransmits: int = 0
     duplicates: int = 0
 
