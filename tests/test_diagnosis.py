@@ -172,6 +172,21 @@ def test_a_run_without_serving_is_refused(tmp_path: Path) -> None:
         diagnose(RunFolder(tmp_path / "nowhere"))
 
 
+def test_rails_that_do_not_meet_are_diagnosed_at_the_nic_that_sends(tmp_path: Path) -> None:
+    """On rail-only a handoff to another rail goes over NVLink to the neighbour of that rail, and leaves by its NIC."""
+    data: dict[str, Any] = {
+        "fabric": {"kind": "rail_only", "gpus": 16, "asic_ports": 8, "gpus_per_server": 2},
+        "workload": {"kind": "synthetic", "requests": 20},
+    }
+    found = simulated(tmp_path / "run", data)
+    rows = RunFolder(tmp_path / "run").transfers()
+    relayed = [row for row in rows.to_dict("records") if len(row["path"]) and row["src_gpu"] not in row["path"][0]]
+    assert relayed
+    assert len(found.congestion.flows.flows) == rows["transfer_id"].nunique()
+    used = {port for port, load in found.loads.by_port.items() if load and port.startswith("gpu")}
+    assert used == {cable.split("--")[0] for cable in rows["path"].str[0].dropna()}
+
+
 def test_the_bound_and_a_damaged_fabric_are_refused(tmp_path: Path) -> None:
     (case,) = hidden_causes.draw(1, 1)
     write_run(tmp_path / "bound", simulate(case.scenario, infinite_core=True))
