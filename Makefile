@@ -1,7 +1,7 @@
 # `make` alone lists the targets. Each target does its own set-up; a set-up that is complete takes no time.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-failover test test-deep lint bench lock clean
+.PHONY: help setup demo demo-failover test test-deep lint bench envelope lock clean
 
 PYTHON := .venv/bin/python
 # What needs root (the sandbox of an emulation) goes through sudo for everybody else; results stay the user's (SUDO_UID).
@@ -45,6 +45,10 @@ bench: setup  ## what this machine can carry: 16,384-GPU fabrics, readers of tra
 	$(PYTHON) -m traffic.bench
 	$(AS_ROOT) $(PYTHON) -m emulation.bench_controller
 	$(AS_ROOT) $(PYTHON) -m emulation.bench
+	$(AS_ROOT) $(PYTHON) -m emulation.envelope --kinds zcube --most-steps 4
+
+envelope: setup  ## up to which load this machine is faithful: ZCube and ROFT at 32 and 64 GPUs, about 40 minutes
+	$(AS_ROOT) $(PYTHON) -m emulation.envelope --gpus 32 64
 
 lock:  ## make the lock files anew after a change in pyproject.toml
 	@bash vagrant/lock.sh

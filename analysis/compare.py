@@ -18,7 +18,7 @@ from analysis.diagnosis_lines import diagnoses, diagnosis_lines
 from analysis.equality import EqualityRow, equality_rows
 from analysis.failover import Failover, failover
 from analysis.failures import causes, nothing_completed
-from analysis.fidelity import FidelityRow, fidelity_rows, why_invalid
+from analysis.fidelity import FidelityRow, fidelity_rows, loosened_limits, why_invalid
 from analysis.flow_lines import flow_bound_lines, flow_headline
 from analysis.formats import NONE, change, number
 from analysis.notes import run_notes
@@ -88,6 +88,13 @@ class Comparison:
             for arm in self.arms
             if arm.valid is False
         ]
+        loosened = [(arm.label, loosened_limits(arm.scenario)) for arm in self.runs if not arm.simulated]
+        for label, wider in loosened:
+            if wider:
+                found.append(
+                    f"LIMITS LOOSENED: {label} was judged with wider fidelity limits than usual ({wider}): valid there"
+                    " means less."
+                )
         if self.unequal:
             names = "; ".join(row.name for row in self.unequal)
             found.append(f"NOT LIKE FOR LIKE: the arms differ in what should be equal: {names}.")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from analysis.arms import ArmResult
+from analysis.fidelity import loosened_limits
 from analysis.flows import is_flows
 from analysis.formats import NONE, data_size, number, percent
 from analysis.transfers import PathFigures, path_figures
@@ -74,6 +75,12 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
         return lambda arm: NONE if arm.is_bound else value(arm)
 
     row("Fabric", lambda a: "infinite core" if a.is_bound else a.scenario.fabric.kind, False)
+    row(
+        "Data plane",
+        run(data_plane),
+        not _crossed(arms),
+        "what forwards: Open vSwitch with an OpenFlow controller, or the kernel; a comparison of fabrics has one",
+    )
     row("Policy", run(lambda a: a.scenario.policy), False)
     row("Bundle", run(_bundle), False, "several links between the same two switches: how a flow picks one")
     row("GPUs", lambda a: str(a.scenario.fabric.gpus), True)
@@ -164,6 +171,12 @@ def equality_rows(arms: Sequence[ArmResult]) -> tuple[EqualityRow, ...]:
         )
     )
     row("Throughput window, s", served(lambda a: number(a.data.window.duration_s, 4)), True)
+    row(
+        "Fidelity limits loosened",
+        run(lambda a: NONE if a.simulated else loosened_limits(a.scenario) or "none"),
+        True,
+        "limits beyond which a run is INVALID",
+    )
     row("Executor", run(lambda a: str(a.meta["executor"])), True)
     row("Machine", run(_machine), True)
     rows.append(_other_settings(arms))
@@ -188,6 +201,30 @@ def _entries(arm: ArmResult) -> str:
 def _natural(name: str) -> tuple[str, int]:
     letters = name.rstrip("0123456789")
     return letters, int(name[len(letters) :] or 0)
+
+
+def data_plane(arm: ArmResult) -> str:
+    """`fabric.switch` of an emulated run. (Runs of before there were two are of Open vSwitch.)"""
+    if arm.simulated:
+        return NONE
+    if _plane(arm) == "linux":
+        return "linux (kernel)"
+    version = str(arm.meta.get("ovs_version") or "").split()[-1:]
+    return f"ovs ({' '.join(['Open vSwitch', *version])})"
+
+
+def _plane(arm: ArmResult) -> str:
+    return str(arm.meta.get("data_plane", "ovs"))
+
+
+def _crossed(arms: Sequence[ArmResult]) -> bool:
+    """Whether every fabric is there on every data plane: then a difference of planes is what is compared."""
+    by_plane: dict[str, set[str]] = {}
+    for arm in arms:
+        if not (arm.is_bound or arm.simulated):
+            wiring = json.dumps([arm.scenario.fabric.wiring, arm.scenario.policy])
+            by_plane.setdefault(_plane(arm), set()).add(wiring)
+    return len({frozenset(fabrics) for fabrics in by_plane.values()}) <= 1
 
 
 def _bundle(arm: ArmResult) -> str:
@@ -261,12 +298,8 @@ def _queue_pairs(arm: ArmResult) -> str:
 
 
 def _machine(arm: ArmResult) -> str:
-    known = [arm.meta.get(key) for key in ("cpu_model", "cores", "kernel", "ovs_version")]
-    names = ("{}", "{} cores", "Linux {}", "OVS {}")
-    known = [
-        value and str(value).split()[-1] if name == "OVS {}" else value
-        for name, value in zip(names, known, strict=True)
-    ]
+    known = [arm.meta.get(key) for key in ("cpu_model", "cores", "kernel")]
+    names = ("{}", "{} cores", "Linux {}")
     return ", ".join(n.format(v) for n, v in zip(names, known, strict=True) if v is not None) or NONE
 
 

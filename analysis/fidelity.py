@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis.arms import ArmResult
 from analysis.formats import NONE, short
+from scenario.models import Scenario
 
 #: What the known checks are about; a check that is not here goes by its own name.
 LABELS = {
@@ -19,6 +20,10 @@ LABELS = {
     "maxmin_ratio_median": "Transfers against the max-min reference, median",
     "maxmin_ratio_p95": "Transfers against the max-min reference, P95",
     "engine_lag_p99_ms": "Lag of the serving engine, P99",
+    "upcalls_lost": "Packets that Open vSwitch dropped for reasons of its own",
+    "sampler_gap_pct": "Time in which a switch's queues went unseen",
+    "switch_wait_frames": "Mean wait of a switch for a core",
+    "cpu_pressure_pct": "Time in which anything waited for a core",
     "sampler_lag_p99_ms": "Lag of the queue sampler, P99",
     "sampler_cpu_pct": "CPU of the queue sampler",
     "sampler_gap_max_ms": "Longest gap of the queue sampler",
@@ -45,6 +50,9 @@ NEXT_STEPS = {
     " routing.striping: static (docs/collectives.md); else " + _BUSY.format(_SLOWER),
     "engine_lag_p99_ms": _BUSY.format(_SLOWER),
     "cpu_pct": _BUSY.format(_SLOWER),
+    "switch_wait_frames": _BUSY.format(_SLOWER),
+    "sampler_gap_pct": _BUSY.format(_SLOWER),
+    "upcalls_lost": _BUSY.format(_SLOWER),
     "transfers_verified": "bytes are missing or wrong, which a busy machine does not explain: agents.log and"
     " fidelity.json of the run say of which transfer; please report it",
 }
@@ -67,6 +75,11 @@ class FidelityRow:
         """The detail, when all arms that have the check say the same."""
         found = {detail for detail in self.details if detail}
         return found.pop() if len(found) == 1 else ""
+
+
+def loosened_limits(scenario: Scenario) -> str:
+    """Fidelity limits of a scenario that allow more than usual; empty when there are none."""
+    return ", ".join(scenario.fidelity.loosened())
 
 
 def fidelity_rows(arms: Sequence[ArmResult]) -> tuple[FidelityRow, ...]:
@@ -135,4 +148,6 @@ def why_invalid(fidelity: Mapping[str, Any] | None) -> str:
         f"{LABELS.get(str(check.get('name')), str(check.get('name')))}: {_text(check)} (limit {_limit(check)})"
         for check in failed
     ]
-    return f"Failed: {'; '.join(found)}. What to do: " + ". ".join(next_steps(failed)) + "."
+    scale = ((fidelity or {}).get("advice") or {}).get("text")
+    steps = [*next_steps(failed), *([str(scale)] if scale else [])]
+    return f"Failed: {'; '.join(found)}. What to do: " + ". ".join(steps) + "."

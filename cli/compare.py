@@ -24,14 +24,15 @@ from cli.fault_times import warn_of_late_faults
 from cli.progress import RunProgress
 from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
-from emulation.machine import measure
+from emulation.machine import PLANES, Machine, measure_all
 from emulation.mooncake_extra import require_transport
 from emulation.sandbox import require_machine
 from emulation.scaling import TYPICAL_BUDGET_HOPS_PER_S, resolve
 from results.reader import RunFolder
 from results.writer import create_folder, write_json
-from scenario.arms import PAIR, arms
+from scenario.arms import PAIR, arms, slug
 from scenario.errors import InputError
+from scenario.fabric_section import SWITCHES
 from scenario.models import Scenario
 from simulation.run import write_run
 from traffic.offered import offered
@@ -68,9 +69,16 @@ def compare(
     rate_factor: options.RateFactor = None,
     dilation: options.Dilation = None,
     resolution: options.Resolution = None,
+    thorough: options.Thorough = False,
+    switch: Annotated[
+        str | None,
+        typer.Option(help=f"data plane: {', '.join(SWITCHES)}; both: each arm on each", show_default="the scenario's"),
+    ] = None,
     json: options.Json = False,
 ) -> None:
     """Run and compare; exit code 1 when an arm is INVALID."""
+    if switch not in (None, *SWITCHES, "both"):
+        raise InputError("--switch", switch, f"allowed: {', '.join(SWITCHES)}, both")
     base = options.scenario_with_options(
         scenario,
         seed=seed,
@@ -85,14 +93,19 @@ def compare(
         rate_factor=rate_factor,
         dilation=dilation,
         resolution=resolution,
+        thorough=thorough,
+        switch=None if switch == "both" else switch,
     )
+    switches = SWITCHES if switch == "both" else (base.fabric.switch,)
     labels = tuple(arm or PAIR)
     for label in labels:
         if label not in PAIR:
             raise InputError("--arm", label, f"allowed: {', '.join(PAIR)}")
-    plans = [arms(base, labels)]
+    plans = [arms(base, labels, switches)]
     if demo:
-        plans.append(arms(options.scenario_with_options(options.EXPERIMENTS / "same-rail.yaml", seed=seed), labels[:2]))
+        other = options.EXPERIMENTS / "same-rail.yaml"
+        short = options.scenario_with_options(other, seed=seed, thorough=thorough)
+        plans.append(arms(short, labels[:2], switches))
     for plan in plans:
         resolve(plan, TYPICAL_BUDGET_HOPS_PER_S)  # whatever does not fit is said before anything starts
     require_machine()
@@ -105,15 +118,17 @@ def compare(
     require_new_folder(folder)
     began = time.monotonic()
     with RunProgress("this machine") as progress:
-        machine = measure(base.scale.frame_bytes, folder / MACHINE_CHECK, progress)
-    err.print(
-        f"This machine forwards {machine.hops_per_s:,.0f} switch-hops/s at saturation;"
-        f" runs use at most {machine.budget_hops_per_s:,.0f}.",
-        highlight=False,
-    )
+        machines = measure_all(base.scale.frame_bytes, folder / MACHINE_CHECK, progress, switches)
+    for plane, machine in machines.items():
+        by = "" if switches == SWITCHES[:1] else f", {PLANES[plane]} forwarding"
+        err.print(
+            f"This machine forwards {machine.hops_per_s:,.0f} switch-hops/s at saturation{by};"
+            f" runs use at most {machine.budget_hops_per_s:,.0f}.",
+            highlight=False,
+        )
     comparisons = []
     for plan in plans:
-        comparison = _run_plan(plan, folder / _base_name(plan), machine.budget_hops_per_s)
+        comparison = _run_plan(plan, folder / _base_name(plan), machines)
         comparisons.append(comparison)
         report = write_report(comparison, folder / _base_name(plan) / "report.html")
         write_json(report.with_name("comparison.json"), comparison.to_json())
@@ -130,21 +145,23 @@ def compare(
 
 def _base_name(plan: dict[str, Scenario]) -> str:
     label, scenario = next(iter(plan.items()))
-    return scenario.name.removesuffix("-" + label.lower().replace(" ", "-"))
+    return scenario.name.removesuffix("-" + slug(label))
 
 
-def _run_plan(plan: dict[str, Scenario], folder: Path, budget_hops_per_s: float) -> Comparison:
-    resolved = resolve(plan, budget_hops_per_s)
+def _run_plan(plan: dict[str, Scenario], folder: Path, machines: dict[str, Machine]) -> Comparison:
+    # One scale for all arms: what the slower data plane can carry.
+    budget_hops_per_s = {plane: machine.budget_hops_per_s for plane, machine in machines.items()}
+    resolved = resolve(plan, min(budget_hops_per_s.values()))
     create_folder(folder)
     some = next(iter(resolved.values()))
     ideal = fabric_free(some)
     err.print(length_note(folder.name, resolved, ideal.end_s), highlight=False)
     found: list[Arm] = []
     for label, scenario in resolved.items():
-        path = folder / label.lower().replace(" ", "-")
+        path = folder / slug(label)
         warn_of_late_faults(scenario)
         with RunProgress(f"{label} ({list(resolved).index(label) + 1} of {len(resolved)})") as progress:
-            ended = run_emulation(path, scenario, budget_hops_per_s, progress)
+            ended = run_emulation(path, scenario, budget_hops_per_s[scenario.fabric.switch], progress)
         if ended.exit_code:
             complete = ", ".join(arm.label for arm in found) or "none yet"
             part = f"; what {label} measured so far is in {path}" if (path / "meta.json").exists() else ""

@@ -62,8 +62,9 @@ def probe(
     flow = {"queue_pair": queue_pair, "source_port": source_port, "count": count}
     if live is None:
         section = section_from_text(fabric_text or DEFAULT)
+        _require_controller("fabric.switch", section.switch)
         chosen = {"seed": 1 if seed is None else seed, "protocol": protocol or "tcp"}
-        result = run(section, Settings(fabric=section.model_dump(), **ends, **flow, **chosen))  # type: ignore[arg-type]
+        result = run(section, Settings(fabric=section.wiring, **ends, **flow, **chosen))  # type: ignore[arg-type]
     else:
         for option, value in (("FABRIC", fabric_text), ("--seed", seed)):
             if value is not None:
@@ -73,7 +74,7 @@ def probe(
         section = scenario.fabric
         own = "udp" if scenario.transport.kind == "udp" else "tcp"
         chosen = {"seed": scenario.seed, "protocol": protocol or own}
-        settings = Settings(fabric=section.model_dump(), **ends, **flow, **chosen)  # type: ignore[arg-type]
+        settings = Settings(fabric=section.wiring, **ends, **flow, **chosen)  # type: ignore[arg-type]
         result = run_live(live, scenario, status["host_pid"], status["failures"], settings)
         if not result["equal"] and _ask(live)["failures"] != status["failures"]:
             raise RunError("paths were being repaired while the probes were under way; probe again")
@@ -92,6 +93,11 @@ def probe(
                 highlight=False,
             )
     raise typer.Exit(0 if result["equal"] else 1)
+
+
+def _require_controller(field: str, switch: str) -> None:
+    if switch != "ovs":
+        raise InputError(field, switch, "is not probed: rules come from the controller", "fabric.switch: ovs")
 
 
 def _ask(folder: Path) -> dict[str, Any]:

@@ -81,7 +81,9 @@ def find_rate(settings: Scenario, folder: Path, attainment: float, json: bool) -
         _finish(tried, None, attainment, bound, folder, json)
         return 1
     with RunProgress("this machine") as progress:
-        budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
+        budget = measure(
+            settings.scale.frame_bytes, folder / MACHINE_CHECK, progress, settings.fabric.switch
+        ).budget_hops_per_s
     met, factor = None, bracket.met
     dilation = _resolved(loaded(settings, factor, most_users), budget).scale.dilation or 1.0
     minutes = wall_minutes(took_s[factor], dilation)

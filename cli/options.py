@@ -9,6 +9,7 @@ from typing import Annotated, get_args
 import typer
 
 from scenario.errors import InputError
+from scenario.fabric_section import SWITCHES
 from scenario.file_paths import with_absolute_paths
 from scenario.load import check_scenario, load_scenario, with_changes
 from scenario.models import Scenario
@@ -35,6 +36,12 @@ Dilation = Annotated[float | None, typer.Option(help="d of the scale model", sho
 Resolution = Annotated[
     int | None, typer.Option(help="frames per connection of the median handoff; fewer is faster", show_default="50")
 ]
+Thorough = Annotated[
+    bool, typer.Option("--thorough", help="measure every link before the run, on large fabrics too, not a sample")
+]
+Switch = Annotated[
+    str | None, typer.Option(help=f"data plane: {', '.join(SWITCHES)}", show_default="the scenario's, else ovs")
+]
 Json = Annotated[bool, typer.Option("--json", help="machine-readable output on stdout")]
 
 
@@ -53,18 +60,24 @@ def scenario_with_options(
     rate_factor: float | None = None,
     dilation: float | None = None,
     resolution: int | None = None,
+    thorough: bool = False,
+    switch: str | None = None,
 ) -> Scenario:
     """The scenario file (default: coding-agent) with the command line's changes. Raises InputError."""
     scenario = load_scenario(path or EXPERIMENTS / "coding-agent.yaml")
     changes: dict[str, object] = {}
     if seed is not None:
         changes["seed"] = seed
-    if gpus is not None:
-        changes["fabric"] = {"gpus": gpus}
+    if switch is not None and switch not in SWITCHES:
+        raise InputError("--switch", switch, f"allowed: {', '.join(SWITCHES)}")
+    fabric = {"gpus": gpus, "switch": switch}
+    changes["fabric"] = {name: value for name, value in fabric.items() if value is not None}
     if placement is not None:
         changes["serving"] = {"placement": placement}
     scale = {"rate_factor": rate_factor, "dilation": dilation, "resolution_frames": resolution}
     changes["scale"] = {name: value for name, value in scale.items() if value is not None}
+    if thorough:
+        changes["fidelity"] = {"link_check": "all"}
     if trace_format not in ("auto", *REPLAYS):
         raise InputError("--trace-format", trace_format, f"allowed: auto, {', '.join(REPLAYS)}")
     if trace is not None:

@@ -60,6 +60,8 @@ def run(
     rate_factor: options.RateFactor = None,
     dilation: options.Dilation = None,
     resolution: options.Resolution = None,
+    thorough: options.Thorough = False,
+    switch: options.Switch = None,
     pcap: Annotated[
         list[str] | None,
         typer.Option(help="capture headers at this port while serving, e.g. leaf1-eth5; may be repeated"),
@@ -88,6 +90,8 @@ def run(
         rate_factor=rate_factor,
         dilation=dilation,
         resolution=resolution,
+        thorough=thorough,
+        switch=switch,
     )
     if slo_ttft_ms is not None:
         settings = with_changes(settings, {"serving": {"slo_ttft_ms": slo_ttft_ms}})
@@ -105,7 +109,9 @@ def run(
         if note:
             err.print(f"Note: {note}", highlight=False, markup=False)
     with RunProgress("this machine") as progress:
-        budget = measure(settings.scale.frame_bytes, folder / MACHINE_CHECK, progress).budget_hops_per_s
+        budget = measure(
+            settings.scale.frame_bytes, folder / MACHINE_CHECK, progress, settings.fabric.switch
+        ).budget_hops_per_s
     resolved = resolve({settings.name: settings}, budget)[settings.name]
     note = length_note(settings.name, {settings.name: resolved}, fabric_free(resolved).end_s)
     err.print(note, highlight=False)

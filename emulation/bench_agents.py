@@ -32,7 +32,6 @@ from emulation.control import Controller, make_plan
 from emulation.meta import cpu_model
 from emulation.mooncake import MooncakePool
 from emulation.mooncake_extra import problem
-from emulation.runner import SOCKET_RECEIVE_BYTES, SOCKET_SEND_BYTES
 from emulation.sandbox import STATE_DIR, Sandbox, require_machine
 from emulation.shaping import port_shape
 from scenario.errors import RunError, TestbedError
@@ -88,7 +87,7 @@ class _Bench:
     def deepen(self) -> None:
         """Give the sockets of switches that have forwarded the buffers of a run, or they would drop."""
         for switch in self.net.switches:
-            sockbuf.deepen(switch.daemon_pid, SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES)
+            sockbuf.deepen(switch.daemon_pid)
 
 
 class _Load:

@@ -31,7 +31,7 @@ _LISTEN = "0A"
 def make_plan(scenario: Scenario, queue_pairs: Iterable[QueuePair]) -> Plan:
     """The controller's plan for a scenario."""
     return Plan(
-        fabric=FabricPlan(**scenario.fabric.model_dump()),
+        fabric=FabricPlan(**scenario.fabric.wiring),
         seed=scenario.seed,
         planned=tuple(dict.fromkeys(queue_pairs)),
         detour=scenario.routing.detour,

@@ -71,7 +71,7 @@ class FaultPlayer:
 
     network: EmulatedNetwork
     faults: FaultsSection
-    status_path: Path
+    status_path: Path | None  # None: no controller, and then no events
     log: Callable[[dict[str, object]], None]
     start_ns: int
     dilation: float
@@ -134,6 +134,8 @@ class FaultPlayer:
         return missed
 
     def _look(self, pool: AgentPool) -> None:
+        if self.status_path is None:
+            return
         try:
             mtime_ns = self.status_path.stat().st_mtime_ns
             if mtime_ns == self._seen_mtime_ns:

@@ -22,9 +22,18 @@ from scenario.errors import RunError
 from topologies.fabric import End, Fabric
 from topologies.paths import QP_SERVER_PORT, QueuePair, five_tuple, path, walk_all_pairs
 
-#: Largest relative deviation of a link from its configured rate.
-TOLERANCE = 0.03
+#: Up to here all links are measured, in a handful of rounds; above, planning and measuring all would take a minute.
+ALL_LINKS_UP_TO_GPUS = 32
+#: Flows that a sample may choose among, for each switch.
+_SAMPLE_FLOWS_PER_SWITCH = 24
 _SETTLE_S, _MEASURE_S, _READ_EVERY_S = 0.35, 1.2, 0.04
+#: Where frames last long, both take as many of the slowest port's frame times as a window needs to open, and so many
+#: that one frame more or less is within the tolerance.
+_SETTLE_FRAMES, _MEASURE_FRAMES = 25, 60
+#: A flow has begun when its NIC has sent so many bytes; on a busy machine dozens of clients need a while to start.
+_BEGUN_BYTES, _BEGIN_WITHIN_S = 60_000, 6.0
+#: What a client that is killed may leave in its socket, which keeps the planned port until it is delivered.
+_WINDOW_BYTES = 400_000
 #: How often a round is run again at most.
 REPEATS = 4
 _QUIET = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -53,52 +62,85 @@ class LinkRate:
         return self.measured_bps / self.configured_bps - 1
 
 
-def plan_rounds(fabric: Fabric, seed: int, *, qp_index: int, switch_hop_gbps_per_round: float) -> list[Round]:
-    """Rounds of flows that together fill every directed link that a planned flow can fill.
+def plan_rounds(
+    fabric: Fabric, seed: int, *, qp_index: int, switch_hop_gbps_per_round: float, sample: bool = False
+) -> list[Round]:
+    """Rounds of flows that together fill every directed link that a planned flow can fill; with `sample`, at least one
+    link out of every switch and as many more as the flows and rounds for it fill.
 
     `switch_hop_gbps_per_round`: sum over flows of rate x switches crossed that a round may have (the packet budget,
     in model Gb/s); `qp_index`: index of the flows' queue pairs, one that the run itself does not use. Greedy: each
     step takes the flow that completes or covers most links not yet judged.
     """
-    candidates = []
-    for pair in walk_all_pairs(fabric):
-        qp = replace(pair, index=qp_index)
-        crossed = path(fabric, qp, seed)
-        candidates.append((qp, crossed.egress, fabric.port(qp.src.node, qp.src.port).gbps))
-    random.Random(seed).shuffle(candidates)
-    capacity = {end: fabric.port(end.node, end.port).gbps for _, egress, _ in candidates for end in egress}
-    unjudged = set(capacity)
+    candidates = _candidates(fabric, seed, qp_index, _SAMPLE_FLOWS_PER_SWITCH if sample else None)
+    flows = [qp for qp, _ in candidates]
+    crossed = [egress for _, egress in candidates]
+    ends = list(dict.fromkeys(end for egress in crossed for end in egress))
+    number = {end: at for at, end in enumerate(ends)}
+    # One row a flow, its links by number; shorter paths are filled up with a link that is never full nor judged.
+    links = np.full((len(flows), max(map(len, crossed), default=1)), len(ends))
+    for at, egress in enumerate(crossed):
+        links[at, : len(egress)] = [number[end] for end in egress]
+    gbps = np.array([fabric.port(qp.src.node, qp.src.port).gbps for qp in flows])
+    cost = gbps * np.array([len(egress) - 1 for egress in crossed])
+    capacity = np.array([*(fabric.port(end.node, end.port).gbps for end in ends), np.inf])
+    unjudged = np.array([True] * len(ends) + [False])
+    unseen = {switch.name for switch in fabric.switches}
     rounds: list[Round] = []
-    while unjudged:
-        left = dict(capacity)
+    while unjudged.any() and (unseen or not sample):
+        left = capacity.copy()
         room = switch_hop_gbps_per_round
-        chosen: list[QueuePair] = []
+        chosen: list[int] = []
+        # Room only shrinks: what does not fit now does not fit later in the round.
+        able = np.flatnonzero(unjudged[links].any(axis=1))
         while True:
-            best, best_gain = None, 0.0
-            for qp, egress, gbps in candidates:
-                cost = gbps * (len(egress) - 1)
-                if (cost > room and chosen) or any(left[end] < gbps - _EPSILON for end in egress):
-                    continue
-                gain = sum(
-                    (1.0 if left[end] - gbps < _EPSILON else 0.4) + (0.5 if left[end] < capacity[end] else 0.0)
-                    for end in egress
-                    if end in unjudged
-                )
-                if gain > best_gain:
-                    best, best_gain = (qp, egress, gbps), gain
-            if best is None:
+            now, rate = left[links[able]], gbps[able, None]
+            fits = (now >= rate - _EPSILON).all(axis=1)
+            if chosen:
+                fits &= cost[able] <= room
+            able, now, rate = able[fits], now[fits], rate[fits]
+            wanted = unjudged[links[able]]
+            completes = np.where(now - rate < _EPSILON, 1.0, 0.4)
+            begun = np.where(now < capacity[links[able]], 0.5, 0.0)
+            gain = np.where(wanted, completes + begun, 0.0).sum(axis=1)
+            if not gain.any():
                 break
-            qp, egress, gbps = best
-            room -= gbps * (len(egress) - 1)
-            chosen.append(qp)
-            for end in egress:
-                left[end] -= gbps
-        judged = tuple(sorted((e for e in unjudged if left[e] < _EPSILON), key=lambda e: (e.node, e.port)))
-        if not judged:
+            best = int(able[gain.argmax()])
+            room -= cost[best]
+            chosen.append(best)
+            left[links[best]] -= gbps[best]
+        full = [at for at in np.flatnonzero(unjudged) if left[at] < _EPSILON]
+        if not full:
             break
-        rounds.append(Round(tuple(chosen), judged))
-        unjudged -= set(judged)
+        judged = sorted((ends[at] for at in full), key=lambda e: (e.node, e.port))
+        rounds.append(Round(tuple(flows[at] for at in chosen), tuple(judged)))
+        unjudged[full] = False
+        unseen -= {end.node for end in judged}
     return rounds
+
+
+def _candidates(
+    fabric: Fabric, seed: int, qp_index: int, per_switch: int | None
+) -> list[tuple[QueuePair, tuple[End, ...]]]:
+    """Flows to choose among, shuffled: queue pair, egress ends. `per_switch`: how many that cross a switch are
+    enough; by default all flows."""
+    found = []
+    wanted = {switch.name: per_switch or 0 for switch in fabric.switches}
+    pairs = list(walk_all_pairs(fabric))
+    random.Random(seed).shuffle(pairs)
+    for pair in pairs:
+        qp = replace(pair, index=qp_index)
+        egress = path(fabric, qp, seed).egress
+        if per_switch is not None:
+            crossed = [end.node for end in egress if end.node in wanted]
+            if not any(wanted[node] > 0 for node in crossed):
+                continue
+            for node in crossed:
+                wanted[node] -= 1
+        found.append((qp, egress))
+        if per_switch is not None and max(wanted.values()) <= 0:
+            break
+    return found
 
 
 def planned_flows(rounds: Sequence[Round]) -> list[QueuePair]:
@@ -106,11 +148,11 @@ def planned_flows(rounds: Sequence[Round]) -> list[QueuePair]:
     return [qp for one in rounds for qp in one.flows]
 
 
-def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> tuple[list[LinkRate], int]:
+def check_links(network: EmulatedNetwork, rounds: Sequence[Round], tolerance: float) -> tuple[list[LinkRate], int]:
     """Run the rounds; returns the rates, and how many rounds were run twice. Raises RunError.
 
     The rate of a link does not change, but the scheduler can spoil a second of measuring: a round with a link beyond
-    the tolerance is run again, up to REPEATS times, and for each of its links the closest measurement counts.
+    `tolerance` (a share) is run again, up to REPEATS times, and for each of its links the closest measurement counts.
     """
     rates: list[LinkRate] = []
     again = 0
@@ -118,7 +160,7 @@ def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> tuple[list
         for one in rounds:
             found = _run_patiently(network, one)
             for _ in range(REPEATS):
-                if max(abs(rate.deviation) for rate in found) <= TOLERANCE:
+                if max(abs(rate.deviation) for rate in found) <= tolerance:
                     break
                 again += 1
                 pairs = zip(found, _run_patiently(network, one), strict=True)
@@ -129,12 +171,14 @@ def check_links(network: EmulatedNetwork, rounds: Sequence[Round]) -> tuple[list
 
 def _run_patiently(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
     """A round; again when an iperf3 server had not yet noticed that its last client was gone. Raises RunError."""
-    for _ in range(3):
+    for wait_s in (0.5, 1.0, 2.0, 4.0):
         try:
             return _run_round(network, one)
         except RuntimeError as problem:
             reason = problem
-            time.sleep(0.5)
+            slowest = min(network.fabric.port(qp.src.node, qp.src.port).gbps for qp in one.flows)
+            drained_s = 2 * _WINDOW_BYTES * 8 / (slowest * network.rates.bps_per_gbps)
+            time.sleep(min(max(wait_s, drained_s), 10.0))  # what the last client had not sent still holds its port
     raise RunError(f"the link check did not get through: {reason}\n  is the machine busy with something else?")
 
 
@@ -157,6 +201,8 @@ def _servers(network: EmulatedNetwork, ends: Iterable[End]) -> Iterator[None]:
 
 def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
     fabric = network.fabric
+    slowest_gbps = min(fabric.port(end.node, end.port).gbps for end in one.judged)
+    frame_time_s = 8 * network.rates.frame_bytes / (slowest_gbps * network.rates.bps_per_gbps)
     nodes = sorted({end.node for end in one.judged})
     dumps = {node: QdiscDump(network.node_pid(node)) for node in nodes}
     clients: list[subprocess.Popen[bytes]] = []
@@ -165,12 +211,14 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
             flow = five_tuple(fabric, qp)
             command = [
                 *("iperf3", "-c", flow.dst_ip, "-p", str(flow.dst_port), "-B", flow.src_ip),
-                *("--cport", str(flow.src_port), "-C", "reno", "-w", "400K", "-t", "10", "--connect-timeout", "5000"),
+                *("--cport", str(flow.src_port), "-C", "reno", "-w", f"{_WINDOW_BYTES // 1000}K"),
+                *("-t", "60", "--connect-timeout", "5000"),
             ]
             clients.append(network.net[qp.src.node].popen(command, **{**_QUIET, "stderr": subprocess.PIPE}))
-        time.sleep(_SETTLE_S)
+        _wait_begun(network, one)
+        time.sleep(max(_SETTLE_S, _SETTLE_FRAMES * frame_time_s))
         readings: dict[str, list[tuple[int, bytes]]] = {node: [] for node in nodes}
-        until = time.monotonic() + _MEASURE_S
+        until = time.monotonic() + max(_MEASURE_S, _MEASURE_FRAMES * frame_time_s)
         while time.monotonic() < until:
             for node, dump in dumps.items():
                 readings[node].append((time.monotonic_ns(), dump.read()))
@@ -193,6 +241,23 @@ def _run_round(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
         )
         for end in one.judged
     ]
+
+
+def _wait_begun(network: EmulatedNetwork, one: Round) -> None:
+    """Wait until every flow's NIC has sent some of its data, at most _BEGIN_WITHIN_S."""
+    sources = {qp.src for qp in one.flows}
+    dumps = {end.node: QdiscDump(network.node_pid(end.node)) for end in sources}
+
+    def sent(end: End) -> int:
+        dump = dumps[end.node]
+        data = dump.read()
+        return int(decode(data, dump.layout(data), network.fabric.port(end.node, end.port).name)["bytes"].item())
+
+    waiting = {end: sent(end) + _BEGUN_BYTES for end in sources}
+    deadline = time.monotonic() + _BEGIN_WITHIN_S
+    while waiting and time.monotonic() < deadline:
+        time.sleep(_READ_EVERY_S)
+        waiting = {end: least for end, least in waiting.items() if sent(end) < least}
 
 
 def rate_bps(dump: QdiscDump, readings: Sequence[tuple[int, bytes]], interface: str) -> float:

@@ -17,6 +17,11 @@ from scenario.identity import scenario_sha256, workload_sha256
 from scenario.models import Scenario
 from scenario.scale import Scale
 
+DATAPATHS = {
+    "ovs": "netdev (userspace), one Open vSwitch per switch",
+    "linux": "the kernel's IP forwarding, one network namespace per switch, static routes",
+}
+
 
 def collect(
     scenario: Scenario,
@@ -25,7 +30,6 @@ def collect(
     *,
     start_ns: int,
     window_s: tuple[float, float],
-    controller: dict[str, object],
 ) -> dict[str, object]:
     """The whole of meta.json. `window_s` is the stretch of model time over which throughput is counted."""
     some_gpu = network.fabric.gpus[0]
@@ -40,10 +44,10 @@ def collect(
         "seed": scenario.seed,
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "kernel": platform.release(),
-        "ovs_version": _first_line(["ovs-vswitchd", "--version"]),
+        "data_plane": network.data_plane,
+        "ovs_version": _first_line(["ovs-vswitchd", "--version"]) if network.data_plane == "ovs" else None,
         "mininet": _mininet_version(),
         "python": platform.python_version(),
-        "controller": controller.get("sdn"),
         "cpu_model": cpu_model(),
         "cores": os.cpu_count(),
         "scale": scale.to_meta(),
@@ -66,7 +70,7 @@ def collect(
             "switch": str(network.shapes[network.node_pid(some_switch.name)][-1]),
         },
         "offloads": " ".join(OFFLOADS_OFF),
-        "datapath": "netdev (userspace), one Open vSwitch per switch",
+        "datapath": DATAPATHS[network.data_plane],
         "sysctls": read_sysctls(network.node_pid(some_gpu.name), sorted({*HOST_SYSCTLS, *mooncake.SYSCTLS})),
         "t0_monotonic_s": start_ns / 1e9,
         "window": {"t_start_s": window_s[0], "t_end_s": window_s[1]},

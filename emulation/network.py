@@ -1,4 +1,4 @@
-"""A fabric as a Mininet network: every GPU a host, every switch an Open vSwitch, every cable a veth pair.
+"""A fabric as a Mininet network: every GPU a host, every switch an Open vSwitch or the kernel, every cable a veth pair.
 
 Mininet's objects are all there (`net['gpu1'].cmd(...)` works); only its one-command-at-a-time set-up is replaced by
 batches, since forty nodes and a hundred cables would take it half a minute.
@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from mininet.link import Intf, Link
 from mininet.log import setLogLevel
 from mininet.net import Mininet
 from mininet.node import Host
 
-from emulation import shaping
+from emulation import kernel_switch, shaping
+from emulation.kernel_routes import SwitchRoutes, cable_macs
+from emulation.kernel_switch import KernelSwitch
 from emulation.netns import Batch, inside, write_sysctls
+from emulation.offloads import switch_off
 from emulation.ovs import NamespacedOvs
 from emulation.shaping import PortShape
 from topologies.addresses import RANGE_OF_PORT
@@ -42,6 +47,9 @@ HOST_SYSCTLS = {
     "net/ipv4/tcp_early_retrans": "0",
 }
 SWITCH_SYSCTLS = {"net/ipv6/conf/all/disable_ipv6": "1", "net/ipv6/conf/default/disable_ipv6": "1"}
+#: Ends of cables have interface indices of their own from here: the index that the kernel gives for the far end of a
+#: veth pair then says which port of which node it is.
+FIRST_IFINDEX = 10_001
 OFFLOADS_OFF = ("tx", "off", "tso", "off", "gso", "off", "gro", "off")
 
 
@@ -90,6 +98,7 @@ class EmulatedNetwork:
     fabric: Fabric
     rates: EmulatedRates
     net: Mininet
+    data_plane: Literal["ovs", "linux"] = "ovs"
     shapes: dict[int, list[PortShape]] = field(default_factory=dict)
     bringup_wall_s: dict[str, float] = field(default_factory=dict)
 
@@ -99,8 +108,13 @@ class EmulatedNetwork:
 
     @property
     def switches(self) -> list[NamespacedOvs]:
-        """The switches, in the fabric's order."""
-        return list(self.net.switches)
+        """The Open vSwitches, in the fabric's order; none where the kernel forwards."""
+        return [switch for switch in self.net.switches if isinstance(switch, NamespacedOvs)]
+
+    @property
+    def kernel_switches(self) -> list[KernelSwitch]:
+        """The switches where the kernel forwards."""
+        return [switch for switch in self.net.switches if isinstance(switch, KernelSwitch)]
 
     def queue_limit_frames(self, node: str) -> int:
         """Frames in one port's queue: a switch shares its ASIC's buffer evenly; a NIC has as much as one port."""
@@ -108,40 +122,51 @@ class EmulatedNetwork:
         return max(16, self.rates.asic_buffer_frames // len(switch.ports))
 
 
-def build(fabric: Fabric, rates: EmulatedRates) -> EmulatedNetwork:
-    """Nodes, cables, addresses: everything up to, but without, the switches' daemons. Raises RuntimeError."""
+def build(fabric: Fabric, rates: EmulatedRates, data_plane: Literal["ovs", "linux"] = "ovs") -> EmulatedNetwork:
+    """Nodes, cables, addresses: everything up to, but without, the switches' daemons or routes. Raises RuntimeError."""
     setLogLevel("warning")
     Mininet.inited = True  # Mininet.init() would change sysctls of the whole machine, for good
     began = time.monotonic()
     net = Mininet(link=Cable, host=GpuHost, intf=QuietIntf, build=False)
-    network = EmulatedNetwork(fabric, rates, net)
+    network = EmulatedNetwork(fabric, rates, net, data_plane)
     for gpu in fabric.gpus:
         net.addHost(gpu.name)
     for switch in fabric.switches:
-        net.addSwitch(
-            switch.name,
-            cls=NamespacedOvs,
-            plan=switch,
-            controller=f"tcp:{MANAGEMENT_IP}:{OPENFLOW_PORTS[0]}",
-        )
+        if data_plane == "linux":
+            net.addSwitch(switch.name, cls=KernelSwitch, plan=switch)
+        else:
+            target = f"tcp:{MANAGEMENT_IP}:{OPENFLOW_PORTS[0]}"
+            net.addSwitch(switch.name, cls=NamespacedOvs, plan=switch, controller=target)
     network.bringup_wall_s["nodes"] = time.monotonic() - began
     began = time.monotonic()
     for gpu in fabric.gpus:
         write_sysctls(network.node_pid(gpu.name), HOST_SYSCTLS)
     for switch in fabric.switches:
-        write_sysctls(network.node_pid(switch.name), SWITCH_SYSCTLS)
+        write_sysctls(network.node_pid(switch.name), kernel_switch.SYSCTLS if data_plane == "linux" else SWITCH_SYSCTLS)
     _make_cables(network)
-    _make_management_network(network)
+    if data_plane == "linux":
+        _configure_kernel_switches(network)
+    else:
+        _make_management_network(network)
     _configure_interfaces(network)
     net.built = True
     network.bringup_wall_s["links"] = time.monotonic() - began
     return network
 
 
-def start_switches(network: EmulatedNetwork) -> None:
-    """Start every Open vSwitch, then shape all ports (in this order: add-port removes qdiscs) and read them back."""
+def start_switches(network: EmulatedNetwork, routes: Mapping[str, SwitchRoutes] | None = None) -> None:
+    """Start every Open vSwitch, or give every kernel switch its `routes` and read them back; then shape all ports (in
+    this order: add-port removes qdiscs) and read them back. Raises RuntimeError."""
     began = time.monotonic()
-    NamespacedOvs.batchStartup(network.switches)
+    if network.data_plane == "linux":
+        for switch in network.kernel_switches:
+            switch.routes = (routes or {}).get(switch.name)
+        KernelSwitch.batchStartup(network.kernel_switches)
+        if differing := kernel_switch.read_back(network.kernel_switches):
+            name, what = next(iter(differing.items()))
+            raise RuntimeError(f"{len(differing)} switches have not the planned routes: {name}: {what}")
+    else:
+        NamespacedOvs.batchStartup(network.switches)
     network.bringup_wall_s["switches"] = time.monotonic() - began
     began = time.monotonic()
     network.shapes = {}
@@ -172,11 +197,12 @@ def _make_cables(network: EmulatedNetwork) -> None:
     mtu = network.rates.mtu_bytes
     queues = "numtxqueues 1 numrxqueues 1"
     lines = []
-    for link in network.fabric.links:
+    for number, link in enumerate(network.fabric.links):
+        index = FIRST_IFINDEX + 2 * number
         a, b = (network.fabric.port(end.node, end.port).name for end in (link.a, link.b))
         lines.append(
-            f"link add {a} netns {network.node_pid(link.a.node)} mtu {mtu} {queues}"
-            f" type veth peer name {b} netns {network.node_pid(link.b.node)} mtu {mtu} {queues}"
+            f"link add {a} index {index} netns {network.node_pid(link.a.node)} mtu {mtu} {queues}"
+            f" type veth peer name {b} index {index + 1} netns {network.node_pid(link.b.node)} mtu {mtu} {queues}"
         )
     unplugged = [End(o.name, p.number) for o in network.fabric.nodes for p in o.ports]
     unplugged = [end for end in unplugged if (end.node, end.port) not in network.fabric.link_at]
@@ -215,6 +241,20 @@ def _make_management_network(network: EmulatedNetwork) -> None:
     batch.finish()
 
 
+def _configure_kernel_switches(network: EmulatedNetwork) -> None:
+    """Every cable's MAC, ARP off, up."""
+    macs = cable_macs(network.fabric)
+    batch = Batch()
+    for switch in network.fabric.switches:
+        lines = ["link set lo up"]
+        for port in switch.ports:
+            link = network.fabric.link_at.get((switch.name, port.number))
+            address = f"address {macs[link.id]} " if link else ""
+            lines.append(f"link set {port.name} {address}arp off up")
+        batch.start(inside(network.node_pid(switch.name), ["ip", "-batch", "-"]), "\n".join(lines) + "\n")
+    batch.finish()
+
+
 def _configure_interfaces(network: EmulatedNetwork) -> None:
     batch = Batch()
     for gpu in network.fabric.gpus:
@@ -226,9 +266,7 @@ def _configure_interfaces(network: EmulatedNetwork) -> None:
             intf = host.nameToIntf[port.name]
             intf.ip, intf.prefixLen, intf.mac = port.ip, "32", port.mac
     for owner in network.fabric.nodes:
-        for port in owner.ports:
-            batch.start(inside(network.node_pid(owner.name), ["ethtool", "-K", port.name, *OFFLOADS_OFF]))
-    batch.finish()
+        switch_off(network.node_pid(owner.name), [port.name for port in owner.ports])
 
 
 def host_commands(fabric: Fabric, gpu: Gpu) -> str:

@@ -14,37 +14,32 @@ import math
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import time
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-from controller.status_socket import NAME as SOCKET_NAME
-from emulation import cabling, fidelity, meta, network, openflow_polls, shaping, sockbuf, transfers
+from emulation import fidelity, meta, ovs_counters, priority, shaping
+from emulation import transfers as transfer_rows
 from emulation.agents import AgentPool
-from emulation.attach import publish
 from emulation.capture import Captures
-from emulation.control import Controller, make_plan
 from emulation.counter_check import counter_difference
 from emulation.cpu import CpuClock
 from emulation.faults import FaultPlayer
 from emulation.iperf import IperfPlayer, iperf_streams
-from emulation.launch import POLLS_LOG
-from emulation.linkcheck import LinkRate, Round, check_links, plan_rounds, planned_flows
+from emulation.linkcheck import ALL_LINKS_UP_TO_GPUS, LinkRate, Round, check_links, plan_rounds, planned_flows
 from emulation.liveness import Liveness
 from emulation.losses import Losses
 from emulation.mooncake import MooncakePool
 from emulation.network import EmulatedNetwork
+from emulation.planes import Plane, Site, plane_of
+from emulation.pressure import Pressure
 from emulation.sampling import SamplerProcess, rates_hz, sample_hz
-from emulation.sandbox import STATE_DIR
 from emulation.serve import ServingLoop
 from emulation.stopping import WRITING, WRITTEN
-from emulation.takeover import ControllerKeeper
 from emulation.watch import ConnectionWatch
 from results.reader import RunFolder
 from results.schema import GPUS, REQUESTS, TRANSFERS
@@ -53,15 +48,12 @@ from scenario.errors import RunError, TestbedError
 from scenario.fault_names import slow_ports
 from scenario.models import Scenario
 from scenario.scale import ACK_SHARE, Scale
-from scenario.wiring import as_wired
 from topologies.build import build
 from traffic.background import WithBackground
 from traffic.budget import Demand, demand, pairs_of
 from traffic.engines import make_engine
 from traffic.sources import make_source
 
-#: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
-SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES = 512 << 20, 64 << 20
 LONE_TRANSFERS = 5
 #: Linux does not pace the first ten segments of a connection (`tcp_update_skb_after_send`); adaptive striping may give
 #: one of two queue pairs less than its half.
@@ -91,8 +83,6 @@ class Run:
     ) -> None:
         self.folder, self.scenario, self.budget_hops_per_s = folder, scenario, budget_hops_per_s
         self.captured = captured
-        polls_hz = scenario.telemetry.openflow_hz
-        self.polls = openflow_polls.Polls(folder / POLLS_LOG, polls_hz) if polls_hz else None
         self.stop_asked = False
         signal.signal(signal.SIGINT, self._on_interrupt)
         settings = scenario.scale
@@ -108,10 +98,14 @@ class Run:
         self.background: list[dict[str, object]] = []
         self.queue_pairs = [qp for src, dst in self.pairs for qp in scenario.paths.queue_pairs(self.fabric, src, dst)]
         self.lone_ideal_s = 0.0
+        self.links_sampled = scenario.fidelity.link_check == "auto" and len(self.fabric.gpus) > ALL_LINKS_UP_TO_GPUS
         self.phase = ""
-        self.keeper: ControllerKeeper | None = None
         self.events = EventLog(folder / "events.jsonl")
         self.logs: list[IO[bytes]] = []
+        self.plane: Plane = plane_of(
+            Site(folder, scenario, self.fabric, self.scale, self._log, self.events.write, say)
+        )
+        self.up = False
 
     def _on_interrupt(self, *_: object) -> None:
         self.stop_asked = True
@@ -126,26 +120,25 @@ class Run:
     def _step(self, phase: str) -> None:
         if self.stop_asked:
             raise Interrupted
-        if self.keeper:
-            self.keeper.finish()
+        if self.up:
+            self.plane.settle()
         self.phase = phase
         say(phase=phase)
         self.events.write({"event": phase, "t_monotonic_s": time.monotonic()})
 
     def clear(self) -> None:
         """Remove what is of use only while this process runs, however it ends."""
-        (self.folder / SOCKET_NAME).unlink(missing_ok=True)
-        if self.polls:
-            self.polls.log.unlink(missing_ok=True)
+        self.plane.clear()
 
     def execute(self) -> int:
         """Run everything; the process's exit code."""
-        self._step("starting controller, switches and hosts")
-        net, controller, keeper = self._bring_up()
+        self._step(self.plane.starting)
+        net = self._bring_up()
+        # Engine, agents and iperf3 are small and must be prompt; what is started from here on inherits it.
+        switches = priority.favour(self.plane.processes.values(), priority.SWITCHES)
+        self.favoured = priority.favour([os.getpid()], priority.AGENTS) and switches
         self._step("checking every link")
-        rates, again = check_links(net, self.rounds)
-        # Engine and agents are small and must be prompt; what is started from here on inherits it.
-        os.setpriority(os.PRIO_PROCESS, 0, -15)
+        rates, again = check_links(net, self.rounds, self.scenario.fidelity.link_rate_pct / 100)
         self._step("opening queue pairs")
         paths = self.scenario.paths
         mooncake = self.scenario.transport.kind == "mooncake"  # its ports are nobody's plan
@@ -161,70 +154,29 @@ class Run:
             pool.exercise(UNPACED_FRAMES, EXERCISE_S)
         self._step("timing lone transfers")
         lone = self._lone_deviations(pool)
-        sampler, loop, cpu_share, losses = self._serve(net, pool, controller, keeper)
-        self._keep(net, controller, keeper, rates, again, lone, sampler, loop, cpu_share, losses)
+        sampler, loop, cpu_share, losses = self._serve(net, pool)
+        self._keep(net, rates, again, lone, sampler, loop, cpu_share, losses)
         say(phase=WRITTEN)
         pool.close()
-        controller.close()
+        self.plane.close()
         return 130 if self.stop_asked else 0
 
-    def _bring_up(self) -> tuple[EmulatedNetwork, Controller, ControllerKeeper]:
-        began = time.monotonic()
+    def _bring_up(self) -> EmulatedNetwork:
         gbps_per_hop = 1e9 * self.scale.rate_factor / (8 * self.scale.frame_bytes) * ACK_SHARE
         self.rounds: list[Round] = plan_rounds(
             self.fabric,
             self.scenario.seed,
             qp_index=self.scenario.routing.queue_pairs,
             switch_hop_gbps_per_round=LINK_CHECK_SHARE * self.budget_hops_per_s / gbps_per_hop,
-        )
-        rates = network.EmulatedRates(
-            self.scale.rate_bps(1), self.scale.frame_bytes, self.scenario.transport.asic_buffer_frames
+            sample=self.links_sampled,
         )
         planned = self.queue_pairs if self.scenario.paths.planned else []
-        plan = make_plan(self.scenario, [*planned, *planned_flows(self.rounds)])
-        network.make_management_bridge()
-        controller = Controller(
-            plan,
-            STATE_DIR,
-            self._log("controller"),
-            discover=True,
-            socket_folder=self.folder,
-            polls=self.polls,
-            keep_standby=True,
-        )
-        net = network.build(as_wired(self.scenario.faults, self.fabric), rates)
-        network.start_switches(net)
-        publish(net)
-        status = controller.wait_confirmed()
-        net.bringup_wall_s["all rules confirmed"] = time.monotonic() - began
-        self.events.write({"event": "rules confirmed", "t_monotonic_s": time.monotonic(), "status": status})
-        say(phase="rules confirmed", wall_s=round(net.bringup_wall_s["all rules confirmed"], 2))
-        write_json(self.folder / "fabric.json", self.fabric.to_json())
-        from controller.ruleset import rules_json
-
-        write_json(self.folder / "rules.json", rules_json(plan.rules(self.fabric)))
+        net = self.plane.bring_up([*planned, *planned_flows(self.rounds)])
+        self.up = True
         self._step("verifying the cabling")
-        self.keeper = keeper = ControllerKeeper(
-            controller, net.switches, None, self.events.write, lambda text: say(note=text)
-        )
-        self.cabling = cabling.require_planned(net, self.fabric, keeper, self.folder)
-        self._first_packets(net)
-        return net, controller, keeper
-
-    def _first_packets(self, net: EmulatedNetwork) -> None:
-        """Ping over every switch, so that the daemons' sockets exist, then give those deep buffers. Raises RunError."""
-        count = len(self.fabric.gpus)
-        pings = []
-        for at, gpu in enumerate(self.fabric.gpus):
-            for port in self.fabric.gpus[(at + count // 2 + 1) % count].ports:
-                ping = ["ping", "-c", "1", "-W", "5", str(port.ip)]
-                pings.append((gpu.name, port.ip, net.net[gpu.name].popen(ping, stdout=subprocess.DEVNULL)))
-        failed = [(src, dst) for src, dst, process in pings if process.wait()]
-        if failed:
-            raise RunError(f"{len(failed)} of {len(pings)} first pings failed: {failed[0][0]} -> {failed[0][1]} ...")
-        for switch in net.switches:
-            if not sockbuf.deepen(switch.daemon_pid, SOCKET_SEND_BYTES, SOCKET_RECEIVE_BYTES):
-                raise RunError(f"{switch.name} has no packet sockets to enlarge")
+        self.cabling = self.plane.verify_cabling()
+        self.plane.first_packets()
+        return net
 
     def _lone_deviations(self, pool: AgentPool) -> list[float]:
         """Median handoffs, one at a time: wall time over that of their bytes with headers at line rate, less 1.
@@ -252,7 +204,7 @@ class Run:
         return frames >= COMPARED_FROM_FRAMES
 
     def _serve(
-        self, net: EmulatedNetwork, pool: AgentPool, controller: Controller, keeper: ControllerKeeper
+        self, net: EmulatedNetwork, pool: AgentPool
     ) -> tuple[dict[str, float], ServingLoop, float, Losses]:
         hz = rates_hz(
             self.fabric,
@@ -266,8 +218,7 @@ class Run:
         losses = Losses(net, pool.statistics())
         captures = Captures(net, self.captured, self.folder / "pcap")
         iperf = IperfPlayer(net, self.iperf_streams, self.scale)
-        if self.polls:
-            keeper.start_polls(self.polls)
+        self.plane.start_serving()
         shaping.slow_down(net.shapes, slow_ports(self.scenario, self.fabric))
         self._step("serving")
         start_ns = time.monotonic_ns() + 200_000_000
@@ -275,23 +226,23 @@ class Run:
         sampler.start(start_ns)
         gc.collect()
         gc.freeze()  # what the set-up left is not looked at again while timers are due
-        cpu = CpuClock()
+        cpu, pressure = CpuClock(), Pressure(list(self.plane.processes.values()))
+        counts = ovs_counters.read_counts(net)
         loop = ServingLoop(self.engine, pool, self.scale, start_ns)
         if self.scenario.faults.events or self.iperf_streams:
             loop.poll_s = 0.02
         shown = time.monotonic()
 
-        watched = {f"the Open vSwitch daemon of {switch.name}": switch.daemon_pid for switch in net.switches}
-        liveness = Liveness({**watched, **pool.process_ids, "the sampler": sampler.process.pid})
+        liveness = Liveness({**self.plane.processes, **pool.process_ids, "the sampler": sampler.process.pid})
         self.faults = FaultPlayer(
-            net, self.scenario.faults, controller.status_path, self.events.write, start_ns, self.scale.dilation
+            net, self.scenario.faults, self.plane.status_path, self.events.write, start_ns, self.scale.dilation
         )
 
         def progress(now: ServingLoop) -> None:
             nonlocal shown
             self.faults.step(pool)
             iperf.step()
-            keeper.step()
+            self.plane.look_after()
             if time.monotonic() - shown >= 0.5:
                 shown = time.monotonic()
                 sampler.check()
@@ -300,20 +251,19 @@ class Run:
 
         loop.run(lambda: self.stop_asked, progress)
         liveness.close()
-        cpu_share = cpu.busy_share()
+        cpu_share, self.own_cpu_share, self.waits = cpu.busy_share(), cpu.own_share(), pressure.finish()
         agents = self._statistics(pool)
         self.background = iperf.finish()
         if isinstance(self.engine, WithBackground):
             self.background += self.engine.account()
         if self.background:
             self.events.write({"event": "background", "streams": self.background})
-        keeper.finish(at_once=self.stop_asked)
+        self.plane.settle(at_once=self.stop_asked)
         self.faults_not_reached = self.faults.finish()
         statistics_of_sampler = sampler.finish()
+        self.datapath = ovs_counters.difference(counts, ovs_counters.read_counts(net)) if counts else None
         losses.finish(agents, self._statistics(pool) if agents["cpu_s"] else agents)
-        if self.polls:
-            account = {"failure": "the controller had ended"} if keeper.quiet else self.polls.finish(self.stop_asked)
-            self.events.write({"event": "openflow polls", **account})
+        self.plane.finish_serving(self.stop_asked)
         for account in captures.finish(at_once=self.stop_asked):
             self.events.write({"event": "capture", **account})
         self.events.write({"event": "served", "interrupted": self.stop_asked, "t_monotonic_s": time.monotonic()})
@@ -331,8 +281,6 @@ class Run:
     def _keep(
         self,
         net: EmulatedNetwork,
-        controller: Controller,
-        keeper: ControllerKeeper,
         rates: list[LinkRate],
         again: int,
         lone: list[float],
@@ -343,19 +291,18 @@ class Run:
     ) -> None:
         say(phase=WRITING)
         sent = list(loop.transfers.values())
-        history = transfers.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
+        history = transfer_rows.PathHistory(self.fabric, self.scenario.paths, self.ways, loop.pool.failures_since)
         write_table(self.folder / "requests.parquet", REQUESTS, self.engine.requests)
         write_table(self.folder / "gpus.parquet", GPUS, self.engine.gpu_states)
-        if self.polls:
-            openflow_polls.write_tables(self.polls.log, self.folder, self.fabric, self.scale, loop.start_ns)
+        self.plane.write_tables(loop.start_ns)
         # The replay may take seconds, which somebody who pressed Ctrl-C does not wait for.
         reference = (
-            {} if self.stop_asked else transfers.references(self.fabric, self.scenario, self.scale, sent, self.ways)
+            {} if self.stop_asked else transfer_rows.references(self.fabric, self.scenario, self.scale, sent, self.ways)
         )
         write_table(
             self.folder / "transfers.parquet",
             TRANSFERS,
-            transfers.rows(self.fabric, self.scenario, self.scale, sent, reference, loop.start_ns, history),
+            transfer_rows.rows(self.fabric, self.scenario, self.scale, sent, reference, loop.start_ns, history),
         )
         measured = fidelity.Measured(
             link_deviations=[rate.deviation for rate in rates],
@@ -382,10 +329,15 @@ class Run:
             cpu_share=cpu_share,
             fault_events=self.faults.failures_played,
             iperf_streams=len(self.iperf_streams),
-            controller_restarts=keeper.restarts,
+            controller_restarts=self.plane.restarts,
+            links_sampled=self.links_sampled,
+            own_cpu_share=self.own_cpu_share,
+            favoured=self.favoured,
+            waits=self.waits,
+            datapath=self.datapath,
             counters=None if self.stop_asked else counter_difference(self.folder, self.scale.frame_bytes),
         )
-        verdict = fidelity.judge(measured)
+        verdict = fidelity.judge(measured, self.scenario.fidelity, self.scale)
         verdict["links"] = [
             {"node": r.end.node, "port": r.end.port, "configured_bps": r.configured_bps, "measured_bps": r.measured_bps}
             for r in rates
@@ -403,14 +355,15 @@ class Run:
                     net,
                     start_ns=loop.start_ns,
                     window_s=self.engine.window_s or self.demand.window_s,
-                    controller=controller.status(),
                 ),
                 "interrupted": self.stop_asked,
                 "source": getattr(self.source, "summary", {}),
                 "cabling": self.cabling,
                 "faults_not_reached": self.faults_not_reached,
                 "background": self.background,
-                "controller_restarts": [asdict(restart) for restart in keeper.restarts],
+                **self.plane.meta(),
+                "scheduling_favoured": self.favoured,
+                "fidelity_limits_loosened": list(self.scenario.fidelity.loosened()),
             },
         )
 

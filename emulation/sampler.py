@@ -8,6 +8,7 @@ was taken, not those at which it was due.
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import select
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from emulation.priority import SAMPLER, favour
 from emulation.qdisc_dump import Layout, QdiscDump, counters_of, rows_of
 from emulation.sampling_gaps import Watch, gap_rows
 from results.schema import GAPS, PORTS
@@ -47,6 +49,9 @@ class Node:
     times_ns: list[int] = field(default_factory=list)
     last: bytes = b""
     next_tick: int = 0
+    gap_limit_ns: float = math.inf
+    unseen_ns: float = 0.0
+    seen_ns: int = 0
 
     def take(self, tick: int) -> bool:
         """Keep one more dump, and say when the next is due; False when it was not as expected."""
@@ -58,6 +63,9 @@ class Node:
             return False
         taken_ns = time.monotonic_ns()
         self.times_ns.append(taken_ns)
+        if self.seen_ns:
+            self.unseen_ns += max(0.0, taken_ns - self.seen_ns - self.gap_limit_ns)
+        self.seen_ns = taken_ns
         now = bytes(view)
         ticks = self.every * (REST if now == self.last else 1)
         self.watch.sampled(taken_ns, ticks)
@@ -86,7 +94,9 @@ class Sampler:
             every = max(1, round(fastest_hz / entry["hz"]))
             room = bytearray(layout.size * (16 + int(1.5 * _FLUSH_S * fastest_hz / every)))
             watch = Watch(round(self.period_s * 1e9))
-            self.nodes.append(Node(entry["name"], entry["ports"], every, dump, layout, room, watch))
+            gap_ns = 1e9 * entry["gap_s"] if entry["gap_s"] else math.inf
+            name, ports = entry["name"], entry["ports"]
+            self.nodes.append(Node(name, ports, every, dump, layout, room, watch, gap_limit_ns=gap_ns))
         self.blocks: queue.Queue[list[tuple[Node, bytearray, list[int]]] | None] = queue.Queue()
         self.writer = threading.Thread(target=self.write, daemon=True)
         self.writer.start()
@@ -146,6 +156,7 @@ class Sampler:
             "lag_p99_ms": float(np.percentile(lags, 99) * 1e3),
             "lag_max_ms": float(lags.max() * 1e3),
             "odd_dumps": self.odd_dumps,
+            "unseen_s": max(node.unseen_ns for node in self.nodes) / 1e9,
             "gaps": len(gaps),
             "gaps_node_s": sum(float(row["length_wall_s"]) for row in gaps),
             "gap_max_ms": max((1e3 * float(row["length_wall_s"]) for row in gaps), default=0.0),
@@ -197,7 +208,7 @@ class Sampler:
 
 def main() -> None:
     """Entry point: settings on standard input."""
-    os.setpriority(os.PRIO_PROCESS, 0, -10)  # a late sample is a missed peak
+    favour([os.getpid()], SAMPLER)  # a late sample is a missed peak
     try:
         sampler = Sampler(json.loads(sys.stdin.readline()))
         print(json.dumps({"ready": True}), flush=True)

@@ -18,6 +18,9 @@ from topologies.paths import Path as FlowPath
 
 #: For ports that no planned path leaves by, and for receivers' NICs, which send ACKs alone.
 IDLE_HZ = 10.0
+#: Sample periods without a sample from which on a switch's queues went unseen: four frame times of its ports at the
+#: usual two samples a frame time. A queue at rest is looked at every fourth.
+GAP_PERIODS = 8
 
 
 def sample_hz(fabric: FabricSection, telemetry: TelemetrySection, scale: Scale) -> float:
@@ -42,6 +45,8 @@ class SamplerProcess:
         self, network: EmulatedNetwork, rates: Mapping[str, float], table: Path, scale: Scale, log: IO[bytes]
     ) -> None:
         """Start the process; it waits. `rates` is that of `rates_hz`, `table` the file to write. Raises RunError."""
+        full = max(rates.values())
+        gap_s = GAP_PERIODS / full
         settings = {
             "path": str(table),
             "dilation": scale.dilation,
@@ -52,6 +57,8 @@ class SamplerProcess:
                     "pid": network.node_pid(owner.name),
                     "ports": {port.name: port.number for port in owner.ports},
                     "hz": rates[owner.name],
+                    # Ports at rest are looked at less often on purpose, and hosts as often as somebody asked for.
+                    "gap_s": gap_s if owner.name in network.fabric.switch_by_name and rates[owner.name] == full else 0,
                 }
                 for owner in network.fabric.nodes
             ],
@@ -62,6 +69,7 @@ class SamplerProcess:
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
+            start_new_session=True,  # a session of its own has its own share of the cores
         )
         self._say(settings)
         self._hear()

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from scenario.errors import InputError
 from scenario.load import with_changes
 from scenario.models import Scenario
-from scenario.scale import MIN_RESOLUTION_FRAMES, Scale, choose_scale
+from scenario.scale import Scale, choose_scale
 from topologies.build import build
 from traffic.budget import demand
 from traffic.sources import make_source
@@ -63,11 +63,11 @@ def resolve(arms: Mapping[str, Scenario], budget_hops_per_s: float) -> dict[str,
         )  # fmt: skip
     scale = Scale(rate_factor, dilation, one.scale.frame_bytes)
     for label, ask in asks.items():
-        if (frames := ask.resolution_frames(scale)) < MIN_RESOLUTION_FRAMES:
+        if (frames := ask.resolution_frames(scale)) < (least := one.fidelity.resolution_frames_min):
             raise InputError(
                 "scale", f"a = {rate_factor:g}, d = {dilation:g}",
                 f"{label} would have {frames:.1f} frames per connection of the median handoff, and"
-                f" {MIN_RESOLUTION_FRAMES} are the least",
+                f" {least} are the least (fidelity.resolution_frames_min)",
                 "raise scale.dilation, or leave rate_factor and dilation out",
             )  # fmt: skip
     settings = {"rate_factor": scale.rate_factor, "dilation": scale.dilation}

@@ -14,6 +14,8 @@ import socket
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+#: The daemon's send buffer must hold every queue of the switch; what a socket receives must wait while OVS is busy.
+SEND_BYTES, RECEIVE_BYTES = 512 << 20, 64 << 20
 _PIDFD_GETFD = 438
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -46,7 +48,7 @@ def taken(pid: int, descriptors: Iterable[int]) -> Iterator[socket.socket]:
         os.close(pidfd)
 
 
-def deepen(pid: int, send_bytes: int, receive_bytes: int) -> int:
+def deepen(pid: int, send_bytes: int = SEND_BYTES, receive_bytes: int = RECEIVE_BYTES) -> int:
     """Enlarge all AF_PACKET sockets of process `pid`; how many there were. Raises OSError."""
     count = 0
     for sock in taken(pid, packet_sockets(pid)):

@@ -110,8 +110,12 @@ class RunFolder:
         return self._json("fidelity.json")
 
     def rules(self) -> Any:
-        """rules.json: the rules that were installed."""
+        """rules.json: the rules that were installed (fabric.switch: ovs)."""
         return self._json("rules.json")
+
+    def routes(self) -> Any:
+        """routes.json: the kernel routes that were set and read back (fabric.switch: linux)."""
+        return self._json("routes.json")
 
     def scale(self) -> Scale:
         """The scale of the run, from meta.json."""

@@ -13,9 +13,20 @@ PAIR: dict[str, dict[str, object]] = {
 }
 
 
-def arms(base: Scenario, labels: tuple[str, ...] = tuple(PAIR)) -> dict[str, Scenario]:
-    """`base` on each of the named fabrics. Raises InputError when a setting does not hold on one of them."""
-    return {
-        label: with_changes(base, {"name": f"{base.name}-{label.lower().replace(' ', '-')}", "fabric": PAIR[label]})
-        for label in labels
-    }
+def arms(
+    base: Scenario, labels: tuple[str, ...] = tuple(PAIR), switches: tuple[str, ...] = ()
+) -> dict[str, Scenario]:
+    """`base` on each of the named fabrics; with several data planes each fabric on each of them ("ROFT", "ROFT linux":
+    the first has no suffix). Raises InputError when a setting does not hold on one of them."""
+    found = {}
+    for label in labels:
+        for switch in switches or (base.fabric.switch,):
+            name = f"{label} {switch}" if switches and switch != switches[0] else label
+            changes = {**PAIR[label], "switch": switch}
+            found[name] = with_changes(base, {"name": f"{base.name}-{slug(name)}", "fabric": changes})
+    return found
+
+
+def slug(label: str) -> str:
+    """A label as part of a name or a path."""
+    return label.lower().replace(" ", "-")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
 from scenario.section import Section
+
+#: Data planes; the first is the default.
+SWITCHES = ("ovs", "linux")
 
 
 class FabricSection(Section):
@@ -43,6 +46,16 @@ class FabricSection(Section):
         "destination",
         description="zcube with m > 1: member by destination, by queue pair, or one link of m times the rate",
     )
+    switch: Literal["ovs", "linux"] = Field(
+        "ovs",
+        description="data plane of an emulation: Open vSwitch with an OpenFlow controller, or the kernel's own IP"
+        " forwarding with static routes (docs/dataplanes.md)",
+    )
+
+    @property
+    def wiring(self) -> dict[str, Any]:
+        """All settings but the data plane: what makes the graph, as the controller's plan takes it."""
+        return self.model_dump(exclude={"switch"})
 
 
 class RoutingSection(Section):

@@ -19,6 +19,7 @@ from scenario.faults_section import (
     SwapFault,
     WrongPortFault,
 )
+from scenario.fidelity_section import FidelitySection
 from scenario.section import Section
 from scenario.serving_section import ServingSection
 from scenario.transport_section import TransportSection, refuse_for_mooncake
@@ -31,6 +32,7 @@ __all__ = [
     "FabricSection",
     "FaultEvent",
     "FaultsSection",
+    "FidelitySection",
     "Miscable",
     "MissingFault",
     "RoutingSection",
@@ -91,6 +93,7 @@ class Scenario(Section):
     workload: Workload = CodingAgentWorkload()
     transport: TransportSection = TransportSection()
     telemetry: TelemetrySection = TelemetrySection()
+    fidelity: FidelitySection = FidelitySection()
     faults: FaultsSection = FaultsSection()
     background: tuple[BackgroundItem, ...] = Field((), max_length=100, description="traffic beside the workload")
 
@@ -127,6 +130,15 @@ class Scenario(Section):
     def _mooncake_fits(self) -> Scenario:
         if self.transport.kind == "mooncake":
             refuse_for_mooncake(self.fabric, self.routing, self.policy, self.transport, self.faults)
+        return self
+
+    @model_validator(mode="after")
+    def _data_plane_fits(self) -> Scenario:
+        if self.fabric.switch == "linux" and self.faults.events:
+            raise ValueError(
+                f"faults.events ({len(self.faults.events)}) cannot be played with fabric.switch = linux: nobody repairs"
+                " routes there without the controller; use fabric.switch: ovs"
+            )
         return self
 
     @property

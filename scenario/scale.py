@@ -107,12 +107,13 @@ def choose_scale(
     if budget_hops_per_s <= 0:
         raise InputError("scale.rate_factor", None, "this machine forwarded no packets in the check", "zcube doctor")
     rate_factor = budget_hops_per_s / switch_hops_per_s(1.0, senders_gbps, hops, frame_bytes)
-    rate_factor = _floor_2_digits(min(rate_factor, max_port_mbps / (max_gpu_gbps * 1e3), 1.0))
+    rate_factor = floor_2_digits(min(rate_factor, max_port_mbps / (max_gpu_gbps * 1e3), 1.0))
     frame = Scale(rate_factor, 1.0, frame_bytes)
     needed_byte_factor = resolution_frames * queue_pairs * frame.mss_bytes / median_handoff_bytes
     return Scale(rate_factor, math.ceil(needed_byte_factor / rate_factor * 100) / 100, frame_bytes)
 
 
-def _floor_2_digits(value: float) -> float:
+def floor_2_digits(value: float) -> float:
+    """`value` rounded down to two digits: a rate factor that people can read and type."""
     exponent = math.floor(math.log10(value)) - 1
     return float(f"{math.floor(value / 10**exponent + 1e-9) * 10**exponent:.3g}")

@@ -75,7 +75,7 @@ def latest(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
 def main(sdn: str) -> dict[str, Any]:
     fabric = build(FABRIC)
     used = flows(fabric)
-    plan = Plan(FabricPlan(**FABRIC.model_dump()), planned=tuple(qp for qp, _ in used["planned"]), protocols=(TCP, UDP))
+    plan = Plan(FabricPlan(**FABRIC.wiring), planned=tuple(qp for qp, _ in used["planned"]), protocols=(TCP, UDP))
     network.make_management_bridge()
     polls = Polls(STATE_DIR / "openflow.log", hz=20)
     with tempfile.TemporaryFile() as log:

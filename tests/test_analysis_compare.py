@@ -91,6 +91,30 @@ def test_runs_of_other_questions_are_not_like_for_like(folders: dict[str, Path],
     assert found.to_json()["like_for_like"] is False
 
 
+def on_data_plane(folder: Path, plane: str, plan: Plan) -> Path:
+    """A made-up run that says of itself that it was on this data plane."""
+    made = make_run(folder, plan)
+    scenario = RunFolder(made).scenario_dict()
+    scenario["fabric"]["switch"] = plane
+    writer.write_yaml(made / "scenario.yaml", scenario)
+    meta = {**RunFolder(made).meta(), "data_plane": plane}
+    if plane == "linux":
+        meta["ovs_version"] = None
+    writer.write_json(made / "meta.json", meta)
+    return made
+
+
+def test_a_comparison_over_two_data_planes_says_so(folders: dict[str, Path], tmp_path: Path) -> None:
+    zcube = on_data_plane(tmp_path / "zcube", "linux", SMALL)
+    roft = on_data_plane(tmp_path / "roft", "ovs", replace(SMALL, kind="roft"))
+    mixed = compare([Arm("a", roft), Arm("b", zcube)], resamples=20)
+    assert row(mixed, "Data plane").values == ("ovs (Open vSwitch 3.1.0)", "linux (kernel)")
+    assert "Data plane" in {found.name for found in mixed.unequal}
+    # The same fabric on both is what such a comparison is for; a run that does not say is of before there were two.
+    crossed = compare([Arm("a", folders["zcube"]), Arm("b", zcube)], resamples=20)
+    assert row(crossed, "Data plane").mark == "differs" and not crossed.unequal
+
+
 def test_another_setting_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
     other = make_run(tmp_path / "other", SMALL)
     scenario = RunFolder(other).scenario_dict()
@@ -122,6 +146,30 @@ def test_an_invalid_run_is_marked_everywhere(folders: dict[str, Path], tmp_path:
     page = render(found)
     assert "412 without a drop" in page
     assert page.index("do not use its figures") < page.index("<table")
+
+
+def test_loosened_limits_are_named_before_the_figures_and_break_the_comparison(
+    folders: dict[str, Path], tmp_path: Path
+) -> None:
+    loose = make_run(tmp_path / "loose", SMALL)
+    scenario = RunFolder(loose).scenario_dict()
+    scenario["fidelity"] = {"cpu_pct": 99.0, "resolution_frames_min": 10}
+    writer.write_yaml(loose / "scenario.yaml", scenario)
+    found = compare([Arm("usual", folders["zcube"]), Arm("loose", loose)], resamples=20)
+    named = "resolution_frames_min 20 -> 10, cpu_pct 95 -> 99"
+    assert [(r.name, r.values) for r in found.unequal] == [("Fidelity limits loosened", ("none", named))]
+    page = render(found)
+    assert page.index("LIMITS LOOSENED: loose") < page.index("<table") and "cpu_pct 95 -" in page
+    assert "LIMITS LOOSENED: loose" in console_text(found) and "usual was judged" not in console_text(found)
+
+
+def test_an_invalid_run_says_which_scale_would_have_been_faithful(tmp_path: Path) -> None:
+    bad = make_run(tmp_path / "bad", replace(SMALL, invalid=True))
+    verdict = RunFolder(bad).fidelity()
+    verdict["advice"] = {"text": "A scale that fits: --rate-factor 3e-05 --dilation 4"}
+    writer.write_json(bad / "fidelity.json", verdict)
+    (warning,) = compare([Arm("bad", bad)], resamples=20).warnings()
+    assert warning.endswith(". A scale that fits: --rate-factor 3e-05 --dilation 4.")
 
 
 def test_an_emulation_without_a_verdict_is_not_valid(folders: dict[str, Path], tmp_path: Path) -> None:

@@ -105,6 +105,10 @@ def test_a_small_comparison_end_to_end(tmp_path: Path) -> None:
         check_ports(run)
         checks = {check["name"]: check for check in run.fidelity()["checks"]}
         assert checks["packets_lost"]["ok"], checks["packets_lost"]
+        assert checks["upcalls_lost"]["ok"], checks["upcalls_lost"]
+        assert {"sampler_gap_pct", "cpu_pct"} <= checks.keys()
+        assert run.fidelity()["limits_loosened"] == run.meta()["fidelity_limits_loosened"] == []
+        assert (run.fidelity()["advice"] is None) == run.fidelity()["valid"]
         assert run.meta()["cabling"] == {
             "verified": True,
             "how": "LLDP at both ends of every cable, before traffic",

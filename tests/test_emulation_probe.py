@@ -155,7 +155,7 @@ def test_what_cannot_be_probed_is_said_before_anything_starts(text: str, changes
 def test_of_a_live_run_the_ports_that_are_cut_and_queue_pairs_that_it_has_not_are_known_beforehand() -> None:
     scenario = Scenario(fabric=section_from_text(ZCUBE))
     fabric = build(scenario.fabric)
-    settings = Settings(scenario.fabric.model_dump(), "gpu1", "gpu6")
+    settings = Settings(scenario.fabric.wiring, "gpu1", "gpu6")
 
     def ports(*down: str) -> list[tuple[int, int]]:
         return [(qp.src.port, qp.dst.port) for qp in pairs_of(scenario, fabric, settings, Failures.of(fabric, down))]
