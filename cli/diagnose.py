@@ -12,7 +12,7 @@ import typer
 from analysis.diagnosis import diagnose as diagnose_run
 from analysis.diagnosis_answers import answers
 from analysis.diagnosis_console import diagnosis_text
-from analysis.diagnosis_page import write_page
+from analysis.diagnosis_page import judged_valid, write_page
 from analysis.what_if import WhatIf
 from cli import options
 from cli.app import err, out, print_json
@@ -53,11 +53,14 @@ def diagnose(
     repeats = repeated(folder.scenario()) if what_if else None
     answered = answers(found, repeats)
     written = write_page(found, answered, repeats, folder, target)
-    valid = not folder.has("fidelity.json") or bool(folder.fidelity().get("valid"))
+    valid = judged_valid(folder)
     if json:
-        print_json(
-            plain({**found.to_json(), "what_if": repeats.to_json() if repeats else None, "valid": valid})
-        )
+        more = {
+            "intervals": [item.to_json() for item in found.congestion.intervals],
+            "what_if": repeats.to_json() if repeats else None,
+            "valid": valid,
+        }
+        print_json(plain({**found.to_json(), **more}))
     else:
         if not valid:
             text = "INVALID run: the emulator was outside its envelope and may itself be the cause."
