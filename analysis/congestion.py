@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from analysis import requests as rq
 from analysis.handoff_flows import Flow, Flows, flows_of
+from analysis.in_time import InTime
 from analysis.ports import ROLES, port_infos
 from results.reader import RunFolder
 from topologies.fabric import End, port_name
@@ -210,21 +211,23 @@ def classified(
     for item in accounts:
         for row in item.held:
             held[row.port].append(row)
+    ports_in_question = {stretch.port for stretch in stretches}
+    crossed = {
+        port: InTime(crossing[port], [(flow.submit_s, flow.done_s) for flow, _ in crossing[port]])
+        for port in ports_in_question
+    }
+    rows_of = {port: InTime(held[port], [(row.start_s, row.end_s) for row in held[port]]) for port in ports_in_question}
     found = []
     for stretch in stretches:
         pad = pad_s[stretch.port]
-        here = [
-            (flow, ends)
-            for flow, ends in crossing[stretch.port]
-            if flow.submit_s < stretch.end_s and flow.done_s > stretch.start_s
-        ]
+        here = crossed[stretch.port].between(stretch.start_s, stretch.end_s)
         if not here:
             continue
         final = set().union(*(ends for _, ends in here))
         kind: Kind = "one flow" if len(here) == 1 else "incast" if len(final) == 1 else "avoidable"
         lost = dict.fromkeys(CAUSES, 0.0)
         ttft_s = 0.0
-        for row in held[stretch.port]:
+        for row in rows_of[stretch.port].between(stretch.start_s - pad, stretch.end_s + pad):
             part = _overlap_share(row, stretch.start_s - pad, stretch.end_s + pad)
             lost[row.cause] += part * row.lost_s
             if part and row.transfer_id in exposed:

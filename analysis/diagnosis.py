@@ -95,7 +95,8 @@ class Diagnosis:
 
     def part(self, *names: str) -> float:
         """Share of the slowest requests' TTFT."""
-        return sum(self.slowest_ms[name] for name in names) / self.slowest_ttft_ms
+        whole = self.slowest_ttft_ms
+        return sum(self.slowest_ms[name] for name in names) / whole if whole > 0 else 0.0
 
     @property
     def fabric_part(self) -> float:
@@ -124,6 +125,11 @@ class Diagnosis:
 
 def diagnose(run: RunFolder) -> Diagnosis:
     """Diagnose a run. Raises InputError for a run that served nothing, or has no transfers."""
+    if run.meta().get("infinite_core"):
+        raise InputError(
+            "run folder", str(run.path), "is the bound on an infinite core: it has no fabric to diagnose",
+            "give the folder of a run on a fabric",
+        )  # fmt: skip
     requests = run.requests()
     if not len(requests) or requests["operation"].notna().any():
         raise InputError(
@@ -187,11 +193,13 @@ class _Waits:
         self.slowest_ms = slowest_ms
 
     def share(self, *names: str) -> float:
-        """Of the work, the larger of both means."""
-        return max(
-            sum(max(0.0, mean[name]) for name in names) / (mean["prefill"] + mean["isolated"] + mean["first_step"])
-            for mean in self.means
-        )
+        """Of the work, the larger of both means; infinite where there was no work, 0 where nothing was lost either."""
+        found = []
+        for mean in self.means:
+            lost = sum(max(0.0, mean[name]) for name in names)
+            work = mean["prefill"] + mean["isolated"] + mean["first_step"]
+            found.append(lost / work if work > 0 else float("inf") if lost > 0 else 0.0)
+        return max(found)
 
     def counts(self, *names: str) -> bool:
         return self.share(*names) >= WAIT

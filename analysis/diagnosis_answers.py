@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from analysis.congestion import KINDS, Interval
@@ -47,7 +48,7 @@ def answers(found: Diagnosis, what_if: WhatIf | None) -> list[Answer]:
 
 
 def _ms(value: float) -> str:
-    return f"{value:,.0f} ms"
+    return f"{value:,.0f} ms" if math.isfinite(value) else "unknown"
 
 
 def _tail(found: Diagnosis) -> Answer:
@@ -151,17 +152,24 @@ def _nic(what_if: WhatIf | None) -> Answer:
     question = "Is a faster NIC enough?"
     if what_if is None:
         return Answer(question, "Not asked (--no-what-if), or the scenario cannot be simulated", ())
+    rows = (("half the rate", what_if.half), ("as it is", what_if.same), ("double the rate", what_if.double),
+            ("infinite core, the same NICs", what_if.core))  # fmt: skip
+    lines = tuple(
+        f"simulated, {name}: "
+        + (f"mean {_ms(mean)}, P95 {_ms(p95)}" if math.isfinite(mean) else "no request got its first token")
+        for name, (mean, p95) in rows
+    )
+    if not (math.isfinite(what_if.bandwidth_gain) and math.isfinite(what_if.mapping_gain)):
+        return Answer(question, "Unknown: in a simulated repeat no request got its first token", lines)
     words = {
         "bandwidth": "Yes: bandwidth is what is short, and the mapping is not",
         "mapping": "No: the mapping is what costs, and double the rate would hardly help",
         "both": "It would help, and so would a fabric without links in the way",
         "neither": "No: neither a faster NIC nor another fabric would change TTFT much",
     }
-    rows = (("half the rate", what_if.half), ("as it is", what_if.same), ("double the rate", what_if.double),
-            ("infinite core, the same NICs", what_if.core))  # fmt: skip
     return Answer(
         question,
         f"{words[what_if.answer]} (mean TTFT {percent(what_if.bandwidth_gain)} less at double the rate of all ports,"
         f" {percent(what_if.mapping_gain)} less on an infinite core; below {percent(GAIN)} counts as none)",
-        tuple(f"simulated, {name}: mean {_ms(mean)}, P95 {_ms(p95)}" for name, (mean, p95) in rows),
+        lines,
     )

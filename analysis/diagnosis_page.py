@@ -26,6 +26,13 @@ _PICTURES = (
 )
 
 
+def judged_valid(run: RunFolder) -> bool:
+    """Whether the figures can be trusted: a simulation always, an emulation by its verdict, which it must have left."""
+    if run.meta().get("executor") == "simulation":
+        return True
+    return run.has("fidelity.json") and run.fidelity().get("valid") is True
+
+
 def write_page(
     found: Diagnosis, answered: Sequence[Answer], what_if: WhatIf | None, run: RunFolder, path: Path
 ) -> Path:
@@ -39,7 +46,7 @@ def write_page(
         loader=PackageLoader("analysis"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
     )  # fmt: skip
-    valid = not run.has("fidelity.json") or bool(run.fidelity().get("valid"))
+    valid = judged_valid(run)
     text = environment.get_template("diagnosis.html.j2").render(
         name=scenario.name,
         fabric=f"{scenario.fabric.kind}, {scenario.fabric.gpus} GPUs, routing {scenario.policy}",

@@ -92,6 +92,7 @@ def flows_from(
     by_transfer: dict[int, list[dict[str, Any]]] = {}
     for row in usable[list(COLUMNS)].to_dict("records"):
         by_transfer.setdefault(int(row["transfer_id"]), []).append({str(k): v for k, v in row.items()})
+    server = {str(gpu["name"]): str(gpu["server"]) for gpu in fabric["gpus"]}
     known: dict[tuple[Any, ...], Lane] = {}
 
     def lane_of(row: dict[str, Any]) -> Lane:
@@ -99,7 +100,7 @@ def flows_from(
         key = (*(row[name] for name in ("src_gpu", "src_port", "dst_gpu", "dst_port", "qp")), path)
         if key not in known:
             src, dst = (End(str(row[f"{end}_gpu"]), int(row[f"{end}_port"])) for end in ("src", "dst"))
-            lane = Lane(QueuePair(src, dst, int(row["qp"])), egress_ports(src.node, path, ends), path)
+            lane = Lane(QueuePair(src, dst, int(row["qp"])), egress_ports(src.node, path, ends, server), path)
             known[key] = paced((lane,), capacities, pacing_gbps and pacing_gbps * per_gbps)[0]
         return known[key]
 
@@ -131,10 +132,16 @@ def _link_ends(fabric: Mapping[str, Any]) -> dict[str, tuple[End, End]]:
     }
 
 
-def egress_ports(src_gpu: str, path: Sequence[str], ends: Mapping[str, tuple[End, End]]) -> tuple[str, ...]:
-    """Names of the ports that a path of cable ids leaves by, from the source GPU on. Raises ValueError for a path that
+def egress_ports(
+    src_gpu: str, path: Sequence[str], ends: Mapping[str, tuple[End, End]], server: Mapping[str, str] | None = None
+) -> tuple[str, ...]:
+    """Names of the ports that a path of cable ids leaves by, from the source GPU on, or from another GPU of its server
+    (`server`: GPU -> server), which it reaches over NVLink where rails do not meet. Raises ValueError for a path that
     does not hang together."""
     at, found = src_gpu, []
+    if server and path and at in server:
+        first = [end.node for end in ends[path[0]]]
+        at = next((node for node in first if at not in first and server.get(node) == server[at]), at)
     for link in path:
         a, b = ends[link]
         here, there = (a, b) if a.node == at else (b, a)

@@ -53,16 +53,17 @@ def loads(flows: Flows, fabric: Mapping[str, Any], targets: Collection[str] = ()
     carried: defaultdict[str, float] = defaultdict(float)
     sent: defaultdict[str, float] = defaultdict(float)
     received: defaultdict[str, float] = defaultdict(float)
+    infos = {port_name(End(*key)): info for key, info in port_infos(dict(fabric)).items()}
+    node_of = {name: info.node for name, info in infos.items()}
     for flow in flows.flows:
         for lane, size in zip(flow.transfer.lanes, flow.lane_bytes, strict=True):
             for port in lane.resources[-len(lane.links) :]:
                 carried[port] += size
-            sent[lane.qp.src.node] += size
+            sent[node_of[lane.resources[-len(lane.links)]]] += size  # its NIC: over NVLink that of a neighbour
             received[lane.qp.dst.node] += size
     span = (
         max(flow.done_s for flow in flows.flows) - min(flow.submit_s for flow in flows.flows) if flows.flows else 0.0
     )
-    infos = {port_name(End(*key)): info for key, info in port_infos(dict(fabric)).items()}
     by_port = {
         name: carried[name] / flows.capacities[name] / span if span > 0 else 0.0
         for name in infos

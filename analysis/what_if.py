@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 #: A gain in mean TTFT below this is none.
 GAIN = 0.05
+
+
+def _gain(before: float, after: float) -> float:
+    """Share saved; none of nothing, NaN where one is not known."""
+    return 1 - after / before if before else 0.0
 
 
 @dataclass(frozen=True)
@@ -22,16 +28,18 @@ class WhatIf:
     @property
     def bandwidth_gain(self) -> float:
         """Share of mean TTFT that double the rate would save."""
-        return 1 - self.double[0] / self.same[0]
+        return _gain(self.same[0], self.double[0])
 
     @property
     def mapping_gain(self) -> float:
         """Share of mean TTFT that a fabric without links in the way would save, at the same NIC rate."""
-        return 1 - self.core[0] / self.same[0]
+        return _gain(self.same[0], self.core[0])
 
     @property
     def answer(self) -> str:
-        """`bandwidth`, `mapping`, `both` or `neither` would help."""
+        """`bandwidth`, `mapping`, `both` or `neither` would help; `unknown` where a repeat completed nothing."""
+        if math.isnan(self.bandwidth_gain) or math.isnan(self.mapping_gain):
+            return "unknown"
         helps = (self.bandwidth_gain >= GAIN, self.mapping_gain >= GAIN)
         return {(True, True): "both", (True, False): "bandwidth", (False, True): "mapping"}.get(helps, "neither")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -11,15 +12,17 @@ import typer
 from analysis.diagnosis import diagnose as diagnose_run
 from analysis.diagnosis_answers import answers
 from analysis.diagnosis_console import diagnosis_text
-from analysis.diagnosis_page import write_page
+from analysis.diagnosis_page import judged_valid, write_page
 from analysis.what_if import WhatIf
 from cli import options
 from cli.app import err, out, print_json
 from results.reader import RunFolder
-from scenario.errors import TestbedError
+from results.writer import plain
+from scenario.errors import InputError, TestbedError
 from scenario.load import with_changes
 from scenario.models import Scenario
 from simulation.run import simulate
+from topologies.fabric import FabricError
 
 
 def register(app: typer.Typer) -> None:
@@ -44,13 +47,20 @@ def diagnose(
 ) -> None:
     """Exit code 0 whatever is found; 1 when the run is INVALID, since then the emulator may be the cause."""
     folder = RunFolder(run)
+    target = page or run / "diagnosis.html"
+    _check_page(page, target)
     found = diagnose_run(folder)
     repeats = repeated(folder.scenario()) if what_if else None
     answered = answers(found, repeats)
-    written = write_page(found, answered, repeats, folder, page or run / "diagnosis.html")
-    valid = not folder.has("fidelity.json") or bool(folder.fidelity().get("valid"))
+    written = write_page(found, answered, repeats, folder, target)
+    valid = judged_valid(folder)
     if json:
-        print_json({**found.to_json(), "what_if": repeats.to_json() if repeats else None, "valid": valid})
+        more = {
+            "intervals": [item.to_json() for item in found.congestion.intervals],
+            "what_if": repeats.to_json() if repeats else None,
+            "valid": valid,
+        }
+        print_json(plain({**found.to_json(), **more}))
     else:
         if not valid:
             text = "INVALID run: the emulator was outside its envelope and may itself be the cause."
@@ -58,6 +68,20 @@ def diagnose(
         out.print(diagnosis_text(found, answered))
         out.print(f"\nPage: {written}")
     raise typer.Exit(0 if valid else 1)
+
+
+def _check_page(given: Path | None, page: Path) -> None:
+    """Before the work and not after it: whether the page can be written."""
+    field = "--page" if given is not None else "run folder"
+    if page == Path() or page.is_dir():
+        hint = f"give --page {page / 'diagnosis.html'}"
+        raise InputError(field, str(page), "is a folder, and the page is a file", hint)
+    if not page.parent.is_dir():
+        hint = "make it first, or choose another place"
+        raise InputError(field, str(page), f"there is no folder {page.parent}", hint)
+    if not os.access(page.parent, os.W_OK):
+        hint = "choose another place with --page FILE"
+        raise InputError(field, str(page), f"{page.parent} cannot be written to", hint)
 
 
 def repeated(scenario: Scenario) -> WhatIf | None:
@@ -72,7 +96,7 @@ def repeated(scenario: Scenario) -> WhatIf | None:
             for factor in (0.5, 1.0, 2.0)
         )
         return WhatIf(half, same, double, _ttft_ms(scenario, infinite_core=True))
-    except TestbedError as error:
+    except (TestbedError, FabricError) as error:
         err.print(f"Note: not simulated at other NIC rates: {error}", highlight=False)
         return None
 

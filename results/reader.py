@@ -92,7 +92,14 @@ class RunFolder:
 
     def fabric(self) -> dict[str, Any]:
         """fabric.json: GPUs, switches, links, in model units."""
-        return self._json("fabric.json")
+        found = self._json("fabric.json")
+        for name in ("gpus", "switches", "links"):
+            if not isinstance(found.get(name), list):
+                raise InputError(
+                    f"{self.path / 'fabric.json'}: {name}", found.get(name), "must be a list",
+                    "The file is damaged: run it again.",
+                )  # fmt: skip
+        return found
 
     def summary(self) -> dict[str, Any]:
         """summary.json: the metrics of the run."""

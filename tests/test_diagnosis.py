@@ -172,6 +172,71 @@ def test_a_run_without_serving_is_refused(tmp_path: Path) -> None:
         diagnose(RunFolder(tmp_path / "nowhere"))
 
 
+def test_rails_that_do_not_meet_are_diagnosed_at_the_nic_that_sends(tmp_path: Path) -> None:
+    """On rail-only a handoff to another rail goes over NVLink to the neighbour of that rail, and leaves by its NIC."""
+    data: dict[str, Any] = {
+        "fabric": {"kind": "rail_only", "gpus": 16, "asic_ports": 8, "gpus_per_server": 2},
+        "workload": {"kind": "synthetic", "requests": 20},
+    }
+    found = simulated(tmp_path / "run", data)
+    rows = RunFolder(tmp_path / "run").transfers()
+    relayed = [row for row in rows.to_dict("records") if len(row["path"]) and row["src_gpu"] not in row["path"][0]]
+    assert relayed
+    assert len(found.congestion.flows.flows) == rows["transfer_id"].nunique()
+    used = {port for port, load in found.loads.by_port.items() if load and port.startswith("gpu")}
+    assert used == {cable.split("--")[0] for cable in rows["path"].str[0].dropna()}
+
+
+def test_the_bound_and_a_damaged_fabric_are_refused(tmp_path: Path) -> None:
+    (case,) = hidden_causes.draw(1, 1)
+    write_run(tmp_path / "bound", simulate(case.scenario, infinite_core=True))
+    with pytest.raises(InputError, match="infinite core"):
+        diagnose(RunFolder(tmp_path / "bound"))
+    write_run(tmp_path / "run", simulate(case.scenario))
+    (tmp_path / "run" / "fabric.json").write_text("{}")
+    with pytest.raises(InputError, match=r"fabric\.json: gpus"):
+        diagnose(RunFolder(tmp_path / "run"))
+
+
+@pytest.mark.parametrize(
+    ("page", "says"), [("nowhere/x.html", "there is no folder"), (".", "is a folder"), ("", "is a folder")]
+)
+def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path, page: str, says: str) -> None:
+    target = str(tmp_path / page) if page else ""
+    done = runner.invoke(app, ["diagnose", str(tmp_path), "--page", target])
+    assert isinstance(done.exception, InputError)
+    assert says in str(done.exception)
+    assert "--page" in str(done.exception)
+
+
+def test_a_repeat_that_completes_nothing_is_unknown_and_json_has_no_nan(tmp_path: Path) -> None:
+    """At half the rate no handoff ends before the time-out; in place of figures there are null and words."""
+    data: dict[str, Any] = {
+        "fabric": {"kind": "roft", "gpus": 16, "asic_ports": 8, "gpus_per_server": 1, "gpu_gbps": 1},
+        "serving": {"shape": "D", "timeout_s": 0.5, "prefill_base_ms": 1, "prefill_tokens_per_s_per_gpu": 1e9},
+        "workload": {"kind": "burst", "handoffs": 1, "tokens": [1000], "window_ms": 0, "repeats": 1},
+    }
+    patient = {**data, "serving": {**data["serving"], "timeout_s": 1e5}}
+    (ttft_s,) = simulate(check_scenario(patient)).ttft_s().values()
+    data["fabric"]["gpu_gbps"] = 2
+    data["serving"]["timeout_s"] = 0.75 * ttft_s
+    write_run(tmp_path / "run", simulate(check_scenario(data)))
+    done = runner.invoke(app, ["diagnose", str(tmp_path / "run"), "--json"])
+    assert done.exit_code == 0, done.output
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    found = json.loads(done.stdout, parse_constant=refuse)
+    assert found["what_if"]["ttft_ms"]["half"]["mean"] is None
+    assert found["what_if"]["answer"] != "unknown"
+    shown = runner.invoke(app, ["diagnose", str(tmp_path / "run")]).output
+    assert "half the rate: no request got its first token" in shown
+    nan = float("nan")
+    assert WhatIf((nan, nan), (1, 1), (nan, nan), (1, 1)).answer == "unknown"
+    assert WhatIf((0, 0), (0, 0), (0, 0), (0, 0)).answer == "neither"
+
+
 def test_a_run_that_served_nothing_is_refused(tmp_path: Path) -> None:
     data: dict[str, Any] = {
         "fabric": {"kind": "roft", "gpus": 16, "asic_ports": 8},

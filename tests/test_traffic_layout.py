@@ -10,6 +10,7 @@ from scenario.errors import InputError
 from scenario.models import Scenario
 from traffic.layout import decode_targets, roles, servers
 from traffic.shapes import handoff, planned_pairs
+from traffic.sources import make_source
 
 
 def scenario(gpus: int = 32, tp: int = 4, **serving: object) -> Scenario:
@@ -96,3 +97,11 @@ def test_planned_pairs() -> None:
     same = planned_pairs(scenario(shape="D", layout="interleaved", pairing="same_block"))
     assert len(same) == 4 * 8
     assert all((int(src[3:]) - 1) // 16 == (int(dst[3:]) - 1) // 16 for src, dst in same)
+
+
+def test_a_server_of_one_gpu_has_no_rails_to_split_wherever_that_is_asked() -> None:
+    one_gpu = scenario(tp=1, layout="per_rail")
+    with pytest.raises(InputError, match="no two halves"):
+        roles(one_gpu)
+    with pytest.raises(InputError, match="no two halves"):
+        make_source(one_gpu)

@@ -74,6 +74,9 @@ class _Running:
     alone_rates: tuple[float, ...]
     alone_s: float
     rows: list[list[_Row]]
+    #: A small number for each lane's queue pair, the same for all transfers, and the place of each.
+    numbers: tuple[int, ...]
+    place_of: Mapping[int, int]
 
     @property
     def adaptive(self) -> bool:
@@ -114,13 +117,15 @@ def account(capacities: Mapping[str, float], starts: Iterable[tuple[Transfer, fl
     running: dict[int, _Running] = {}
     found: list[Account] = []
     alone: dict[tuple[Lane, ...], tuple[float, ...]] = {}
+    number_of: dict[QueuePair, int] = {}  # hashing a queue pair costs more than all else that is looked up
     now_s, at = waiting[0][1] if waiting else 0.0, 0
     while at < len(waiting) or running:
         end_s = network.next_completion()
         start_s = waiting[at][1] if at < len(waiting) else None
         next_s = min(t for t in (end_s, start_s) if t is not None)
         if next_s > now_s:
-            _book(capacities, network.sending(), running, now_s, next_s)
+            sending = {number_of[qp]: now for qp, now in network.sending().items()}
+            _book(capacities, sending, running, now_s, next_s)
         now_s = max(now_s, next_s)
         for end in network.advance(now_s):
             found.append(_finished(running.pop(end.transfer.transfer_id), end))
@@ -129,7 +134,9 @@ def account(capacities: Mapping[str, float], starts: Iterable[tuple[Transfer, fl
             network.start(transfer, now_s)
             if transfer.lanes not in alone:
                 alone[transfer.lanes] = _alone_rates(capacities, transfer.lanes)
-            running[transfer.transfer_id] = _new(capacities, transfer, submitted_s, alone[transfer.lanes])
+            numbers = tuple(number_of.setdefault(lane.qp, len(number_of)) for lane in transfer.lanes)
+            rates = alone[transfer.lanes]
+            running[transfer.transfer_id] = _new(capacities, transfer, submitted_s, rates, numbers)
             at += 1
     return sorted(found, key=lambda item: (item.done_s, item.transfer.transfer_id))
 
@@ -140,43 +147,53 @@ def _alone_rates(capacities: Mapping[str, float], lanes: tuple[Lane, ...]) -> tu
 
 
 def _new(
-    capacities: Mapping[str, float], transfer: Transfer, start_s: float, rates: tuple[float, ...]
+    capacities: Mapping[str, float],
+    transfer: Transfer,
+    start_s: float,
+    rates: tuple[float, ...],
+    numbers: tuple[int, ...],
 ) -> _Running:
     adaptive = transfer.striping == "adaptive"
     alone_s = transfer.bytes / sum(rates) if adaptive else isolated_s(capacities, transfer)
-    return _Running(transfer, start_s, rates, alone_s, [[] for _ in rates])
+    places = {number: place for place, number in enumerate(numbers)}
+    return _Running(transfer, start_s, rates, alone_s, [[] for _ in rates], numbers, places)
 
 
 def _book(
     capacities: Mapping[str, float],
-    sending: Mapping[QueuePair, tuple[int, float]],
+    sending: Mapping[int, tuple[int, float]],
     running: Mapping[int, _Running],
     start_s: float,
     end_s: float,
 ) -> None:
-    """Book what every transfer loses between two changes of the rates."""
-    lane_of = {(item.transfer.transfer_id, lane.qp): lane for item in running.values() for lane in item.transfer.lanes}
-    flows = {qp: lane_of[number, qp].resources for qp, (number, _) in sending.items()}
+    """Book what every transfer loses between two changes of the rates. `sending`: number of a queue pair -> (id of the
+    transfer that it sends, rate)."""
+    lane_of: dict[int, Lane] = {}
+    for qp, (number, _) in sending.items():
+        item = running[number]
+        lane_of[qp] = item.transfer.lanes[item.place_of[qp]]
+    flows = {qp: lane.resources for qp, lane in lane_of.items()}
     rates = {qp: rate for qp, (_, rate) in sending.items()}
     narrow = bottlenecks(flows, capacities, rates, tolerance=1e-6)
     on_port: dict[str, _OnPort] = {}
     for qp, (number, _) in sending.items():
-        ports = ports_of(lane_of[number, qp])
+        ports = ports_of(lane_of[qp])
         for port in ports:
             here = on_port.setdefault(port, _OnPort())
             here.sources.add(ports[0])
             here.transfers.add(number)
             here.to_final[ports[-1]] = here.to_final.get(ports[-1], 0) + 1
     elapsed = end_s - start_s
+    where: dict[int, str] = {}  # the same for all that wait behind a lane
     for item in running.values():
         number = item.transfer.transfer_id
-        now = [sending.get(lane.qp, (None, 0.0)) for lane in item.transfer.lanes]
+        now = [sending.get(qp, (None, 0.0)) for qp in item.numbers]
         speeds = [rate if owner == number else 0.0 for owner, rate in now]
         # A static lane that is done shows as one that waits; its rows do not count, since it is not the last.
         short = [max(0.0, own - rate) for own, rate in zip(item.alone_rates, speeds, strict=True)]
         if item.adaptive:
-            missing, whole = sum(item.alone_rates) - sum(speeds), sum(item.alone_rates)
-            weights = [missing / whole * part / sum(short) if sum(short) else 0.0 for part in short]
+            missing, whole, parts = sum(item.alone_rates) - sum(speeds), sum(item.alone_rates), sum(short)
+            weights = [missing / whole * part / parts if parts else 0.0 for part in short]
         else:
             weights = [part / own for part, own in zip(short, item.alone_rates, strict=True)]
         for place, lane in enumerate(item.transfer.lanes):
@@ -192,7 +209,10 @@ def _book(
                 lost_s *= 1 - own
             if lost_s <= 0 or not rate:
                 continue
-            port = _where(ports, narrow[lane.qp], on_port)
+            qp = item.numbers[place]
+            if qp not in where:
+                where[qp] = _where(ports, narrow[qp], on_port)
+            port = where[qp]
             by_incast = _incast_share(ports, port, on_port[port], capacities[port], alone, rate)
             if by_incast is None:
                 _add(rows, port, "sender", start_s, end_s, lost_s)

@@ -117,13 +117,17 @@ def _interleaved(scenario: Scenario, everyone: Sequence[Server]) -> Roles:
     return Roles(tuple(first_half), tuple(second_half))
 
 
-def _per_rail(scenario: Scenario, everyone: Sequence[Server]) -> Roles:
+def _half_of_ranks(scenario: Scenario) -> int:
     ranks = scenario.fabric.gpus_per_server
     if ranks % 2:
         raise InputError(
             "serving.layout", "per_rail", f"a server of {ranks} GPU has no two halves", "gpus_per_server: 2 or more"
         )
-    half = ranks // 2
+    return ranks // 2
+
+
+def _per_rail(scenario: Scenario, everyone: Sequence[Server]) -> Roles:
+    half = _half_of_ranks(scenario)
     return Roles(
         tuple(Server(f"{s.name}p", s.gpus[:half], s.block) for s in everyone),
         tuple(Server(f"{s.name}d", s.gpus[half:], s.block) for s in everyone),
@@ -143,9 +147,8 @@ def _worst(scenario: Scenario, everyone: Sequence[Server]) -> Roles:
 
 
 def ranks_of_instance(scenario: Scenario) -> int:
-    """TP: GPUs of one role in a server."""
-    ranks = scenario.fabric.gpus_per_server
-    return ranks // 2 if scenario.serving.layout == "per_rail" else ranks
+    """TP: GPUs of one role in a server. Raises InputError where a server has no two halves (`per_rail`)."""
+    return _half_of_ranks(scenario) if scenario.serving.layout == "per_rail" else scenario.fabric.gpus_per_server
 
 
 def prefill_instances(scenario: Scenario) -> list[Instance]:
