@@ -104,7 +104,7 @@ def test_one_wrong_rule_is_seen_where_it_is(tmp_path: Path) -> None:
     up = planned(1)[1]
     (wrong,) = {3, 4} - {up["port"]}
     to_all = "priority=65000,ip,nw_dst=198.18.0.0/16,actions="
-    settings = Settings(section_from_text(ROFT).model_dump(), "gpu1", "gpu6")
+    settings = Settings(section_from_text(ROFT).wiring, "gpu1", "gpu6")
     arguments = ["tests/emulated_probe.py", settings.to_json(), up["node"], f"{to_all}output:{wrong}", f"{to_all}drop"]
     elsewhere, dropped = in_sandbox(tmp_path, *arguments)
     for found in (elsewhere, dropped):
