@@ -176,10 +176,19 @@ def _run_patiently(network: EmulatedNetwork, one: Round) -> list[LinkRate]:
             return _run_round(network, one)
         except RuntimeError as problem:
             reason = problem
+            _drop_sockets(network, {qp.src.node for qp in one.flows})
             slowest = min(network.fabric.port(qp.src.node, qp.src.port).gbps for qp in one.flows)
             drained_s = 2 * _WINDOW_BYTES * 8 / (slowest * network.rates.bps_per_gbps)
             time.sleep(min(max(wait_s, drained_s), 10.0))  # what the last client had not sent still holds its port
     raise RunError(f"the link check did not get through: {reason}\n  is the machine busy with something else?")
+
+
+def _drop_sockets(network: EmulatedNetwork, nodes: Iterable[str]) -> None:
+    """End what killed clients have left in the kernel (data that nobody reads any more holds a planned port for
+    minutes), where the kernel lets `ss -K` do that."""
+    command = ["ss", "-K", "dport", "=", f":{QP_SERVER_PORT}"]
+    for process in [network.net[node].popen(command, **_QUIET) for node in nodes]:
+        process.wait()
 
 
 @contextmanager

@@ -45,6 +45,8 @@ HOST_SYSCTLS = {
     # again would be traffic that RDMA never sends.
     "net/ipv4/tcp_rto_min_us": "1000000",
     "net/ipv4/tcp_early_retrans": "0",
+    # The source ports of flows are planned: one that ended must not keep its port for the minute of TIME_WAIT.
+    "net/ipv4/tcp_max_tw_buckets": "0",
 }
 SWITCH_SYSCTLS = {"net/ipv6/conf/all/disable_ipv6": "1", "net/ipv6/conf/default/disable_ipv6": "1"}
 #: Ends of cables have interface indices of their own from here: the index that the kernel gives for the far end of a
