@@ -202,7 +202,7 @@ def classified(
     for flow in flows:
         finals: defaultdict[str, set[str]] = defaultdict(set)
         for lane in flow.transfer.lanes:
-            ports = lane.resources[-len(lane.links) :]
+            ports = lane.ports
             for port in ports:
                 finals[port].add(ports[-1])
         for port, ends in finals.items():

@@ -43,6 +43,7 @@ from analysis.placement_skew import PlacementSkew, candidate_targets, placement_
 from analysis.slow_links import SlowLink, slow_links
 from results.reader import RunFolder
 from scenario.errors import InputError
+from scenario.hidden_causes import CAUSES
 
 SLOWEST_SHARE, SLOWEST_LEAST = 0.05, 10
 WAIT, KIND = 0.25, 0.4
@@ -50,11 +51,6 @@ OF_ALONE, OF_WORK = 0.5, 0.1
 QUEUED = 0.75
 BUSY, SKEW = 0.5, 1.6
 
-#: Causes, in the order in which they are told.
-CAUSES = (
-    "gateway delay", "slow prefill", "slow decode", "slow link", "bandwidth short", "one-NIC skew",
-    "placement hot spot", "incast", "mapping",
-)  # fmt: skip
 #: Parts of TTFT, in the order of a request's way.
 PARTS = (
     "gateway", "prefill_wait", "prefill", "decode_wait", "isolated", "sender", "incast", "avoidable", "transport",

@@ -39,7 +39,7 @@ class Flow:
     @property
     def ports(self) -> frozenset[str]:
         """Egress ports that it crosses."""
-        return frozenset(port for lane in self.transfer.lanes for port in lane.resources[-len(lane.links) :])
+        return frozenset(port for lane in self.transfer.lanes for port in lane.ports)
 
 
 @dataclass(frozen=True)

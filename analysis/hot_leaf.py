@@ -16,7 +16,6 @@ Planned paths are those without failures. Handoffs inside a server (NVLink) cros
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -195,8 +194,7 @@ def _handoffs(requests: pd.DataFrame, transfers: pd.DataFrame, crossing: Crossin
         if not any(crossing.pair(src, dst) for src, dst in pairs):
             continue
         asked = measured.loc[request_id]
-        text = asked["candidates"]
-        names = json.loads(text).get("decode", {}) if isinstance(text, str) else {}
+        names = rq.decode_candidates(asked["candidates"])
         targets = []
         for name in names:
             if name not in gpus:

@@ -57,9 +57,9 @@ def loads(flows: Flows, fabric: Mapping[str, Any], targets: Collection[str] = ()
     node_of = {name: info.node for name, info in infos.items()}
     for flow in flows.flows:
         for lane, size in zip(flow.transfer.lanes, flow.lane_bytes, strict=True):
-            for port in lane.resources[-len(lane.links) :]:
+            for port in lane.ports:
                 carried[port] += size
-            sent[node_of[lane.resources[-len(lane.links)]]] += size  # its NIC: over NVLink that of a neighbour
+            sent[node_of[lane.ports[0]]] += size  # its NIC: over NVLink that of a neighbour
             received[lane.qp.dst.node] += size
     span = (
         max(flow.done_s for flow in flows.flows) - min(flow.submit_s for flow in flows.flows) if flows.flows else 0.0

@@ -12,13 +12,14 @@ are piled up no less than by an even draw; or they are piled up twice as often a
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+from analysis import requests as rq
 
 SKEW, PILED_RATIO, PILED_SHARE = 1.6, 2.0, 0.33
 
@@ -115,12 +116,9 @@ def _natural(name: str) -> tuple[int, str]:
 
 
 def _names(text: object) -> list[str]:
-    """Decode candidates of a request; empty where they were not kept."""
-    try:
-        found = json.loads(str(text)).get("decode", {})
-    except (ValueError, AttributeError):
-        return []
-    return [str(name) for name in found] if isinstance(found, dict) and len(found) > 1 else []
+    """Decode candidates of a request; one name alone is no choice, or all that was kept of many."""
+    found = rq.decode_candidates(text)
+    return found if len(found) > 1 else []
 
 
 def _targets(rows: pd.DataFrame) -> list[str]:

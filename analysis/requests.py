@@ -8,6 +8,7 @@ failure. An instant that a request did not have takes the time of the next one: 
 from __future__ import annotations
 
 import hashlib
+import json
 
 import numpy as np
 import pandas as pd
@@ -65,6 +66,15 @@ def outcomes(requests: pd.DataFrame) -> dict[str, int]:
         "unfinished": int(count.get("unfinished", 0)),
         "sessions": int(chosen["session_id"].nunique()),
     }
+
+
+def decode_candidates(text: object) -> list[str]:
+    """Names of the decode targets in a `candidates` cell; empty where none were kept."""
+    try:
+        found = json.loads(text).get("decode", {}) if isinstance(text, str) else {}
+    except (ValueError, AttributeError):
+        return []
+    return [str(name) for name in found] if isinstance(found, dict) else []
 
 
 def stage_seconds(requests: pd.DataFrame) -> pd.DataFrame:

@@ -50,7 +50,7 @@ def slow_links(flows: Flows, accounts: Mapping[int, Account]) -> list[SlowLink]:
             least = 0.05 * flow.transfer.bytes / len(flow.transfer.lanes)
             if min(carried, replayed) < least or not (taken > 0 and ideal > 0):
                 continue
-            for port in lane.resources[-len(lane.links) :]:
+            for port in lane.ports:
                 crossing[port].append(len(slowness))
             slowness.append((taken / carried) / (ideal / replayed))
             owner.append(flow.transfer.transfer_id)

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from analysis.confusion import NOTHING, Judged, confusion, rates
 from analysis.console_table import plain_table
-from analysis.diagnosis import CAUSES, diagnose
+from analysis.diagnosis import diagnose
 from cli.app import err, out, print_json
 from emulation.launch import MACHINE_CHECK, interrupted, require_new_folder
 from emulation.launch import run as run_emulation
@@ -27,7 +27,7 @@ from emulation.scaling import resolve
 from results.reader import RunFolder
 from results.writer import create_folder, write_json
 from scenario.errors import InputError, RunError
-from scenario.hidden_causes import Case, draw
+from scenario.hidden_causes import CAUSES, Case, draw
 from scenario.load import with_changes
 from simulation.run import simulate, write_run
 

@@ -23,7 +23,6 @@ from emulation.control import Controller, make_plan
 from emulation.kernel_routes import kernel_routes
 from emulation.launch import Progress, sandboxed
 from emulation.network import EmulatedNetwork
-from emulation.ovs import NamespacedOvs
 from emulation.qdisc_dump import QdiscDump, decode
 from emulation.sandbox import STATE_DIR, require_machine
 from results.writer import create_folder
@@ -108,7 +107,7 @@ def _check(frame_bytes: int, switch: str) -> Mapping[str, float]:
 def _saturated(net: EmulatedNetwork, bringup_s: float) -> Mapping[str, float]:
     fabric = net.fabric
     processes = []
-    daemons = [switch.daemon_pid for switch in net.switches if isinstance(switch, NamespacedOvs)]
+    daemons = [switch.daemon_pid for switch in net.switches]
     priority.favour(daemons, priority.SWITCHES)  # as in a run
     priority.favour([os.getpid()], priority.AGENTS)
     for src, dst in ((1, 5), (2, 6), (3, 7), (4, 8)):

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emulation.network import EmulatedNetwork
-from emulation.ovs import NamespacedOvs
 from scenario.errors import RunError
 
 _TIMEOUT_S = 10.0
@@ -54,7 +53,6 @@ def read_counts(network: EmulatedNetwork) -> dict[str, DatapathCounts]:
             appctl(switch.rundir, switch.daemon_pid, "coverage/show"),
         )
         for switch in network.switches
-        if isinstance(switch, NamespacedOvs)
     }
 
 

@@ -19,7 +19,7 @@ from scenario.models import Scenario
 from topologies.build import build
 from topologies.fabric import End, Fabric, port_name
 
-#: Names as `analysis.diagnosis` has them.
+#: Names of causes, in the order in which a diagnosis tells them.
 CAUSES = (
     "gateway delay", "slow prefill", "slow decode", "slow link", "bandwidth short", "one-NIC skew",
     "placement hot spot", "incast", "mapping",

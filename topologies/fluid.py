@@ -39,6 +39,11 @@ class Lane:
     resources: tuple[str, ...]
     links: tuple[str, ...] = ()
 
+    @property
+    def ports(self) -> tuple[str, ...]:
+        """Egress ports, source NIC first; a sender's pacing, a resource of its own before them, is none."""
+        return self.resources[-len(self.links) :] if self.links else self.resources
+
 
 @dataclass(frozen=True)
 class Transfer:

@@ -101,11 +101,6 @@ class _OnPort:
         self.to_final: dict[str, int] = {}
 
 
-def ports_of(lane: Lane) -> tuple[str, ...]:
-    """Egress ports of the lane, source NIC first; a sender's pacing, a resource of its own, is none."""
-    return lane.resources[-len(lane.links) :] if lane.links else lane.resources
-
-
 def account(capacities: Mapping[str, float], starts: Iterable[tuple[Transfer, float]]) -> list[Account]:
     """Replay `starts` (transfer, start time) and say what held each back; by (end, id).
 
@@ -177,7 +172,7 @@ def _book(
     narrow = bottlenecks(flows, capacities, rates, tolerance=1e-6)
     on_port: dict[str, _OnPort] = {}
     for qp, (number, _) in sending.items():
-        ports = ports_of(lane_of[qp])
+        ports = lane_of[qp].ports
         for port in ports:
             here = on_port.setdefault(port, _OnPort())
             here.sources.add(ports[0])
@@ -200,7 +195,7 @@ def _book(
             if weights[place] <= _NOTHING_LOST:
                 continue
             lost_s = weights[place] * elapsed
-            rows, ports = item.rows[place], ports_of(lane)
+            rows, ports = item.rows[place], lane.ports
             alone, rate = item.alone_rates[place], speeds[place]
             if not rate:  # behind another transfer of its queue pair, which has the same path
                 rate = now[place][1]
