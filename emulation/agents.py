@@ -1,4 +1,4 @@
-"""The runner's side of the traffic agents: starts one for each core, which serves those GPUs of some servers that send
+"""The runner's side of the traffic agents: starts one for two cores, which serves those GPUs of some servers that send
 or receive, and talks to each GPU on a socket of its own."""
 
 from __future__ import annotations
@@ -54,12 +54,13 @@ class Done:
 
 
 def by_process(by_server: Sequence[Sequence[str]], cores: int) -> list[list[str]]:
-    """The GPUs that each agent process serves: servers in turn, one process a core.
+    """The GPUs that each agent process serves: servers in turn, one process for two cores, at least one.
 
-    More processes than cores only take the core, and its caches, from each other: a frame of UDP then costs nearly
-    twice the CPU time (docs/transports.md). In turn, because neighbours are apt to send at the same time.
+    Switches need the other cores, and more processes only take the core, and its caches, from each other: with one a
+    server a frame of UDP costs twice the CPU time (docs/transports.md). In turn, because neighbours are apt to send at
+    the same time.
     """
-    count = min(len(by_server), cores)
+    count = min(len(by_server), max(1, cores // 2))
     return [[gpu for gpus in by_server[first::count] for gpu in gpus] for first in range(count)]
 
 
