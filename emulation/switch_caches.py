@@ -3,9 +3,9 @@
 The first packet of a flow takes Open vSwitch's slow path through the rules; what that decided is kept in a cache, and
 after a change of rules its revalidator corrects what is kept. In 3.1.0 (Debian 12) a correction can get lost: now and
 then, on a busy machine, one flow is sent to its old port from then on, though the switch has confirmed the new rules
-and shows them (seen in 7 of 32 runs of `tests/emulated_faults.py` four at a time on two cores: `ofctl dump-flows` right,
-`dpctl/dump-flows` with the dead port, for as long as packets kept coming). Dropping the cache of the switches that were
-given new rules costs each of their flows one more walk through the rules.
+and shows them (seen in 7 of 32 runs of `tests/emulated_faults.py`, four at a time on two cores: `ofctl dump-flows` was
+right, `dpctl/dump-flows` had the dead port for as long as packets kept coming; in none of 20 since). Dropping the cache
+of the switches that were given new rules costs each of their flows one more walk through the rules.
 """
 
 from __future__ import annotations
