@@ -1,8 +1,8 @@
 """Samples every port's egress counters and backlog while a run goes on: a process of its own, beside the runner.
 
 Input (one JSON object a line): the settings, then {"start_ns": t0}; the end of input ends it. It writes
-ports.parquet and gaps.parquet and prints one JSON object of statistics about itself. Times are those at which a dump
-was taken, not those at which it was due.
+parts of ports.parquet (`results.parts`; the runner joins them) and gaps.parquet, and prints one JSON object of
+statistics about itself. Times are those at which a dump was taken, not those at which it was due.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import pyarrow as pa
 from emulation.priority import SAMPLER, favour
 from emulation.qdisc_dump import Layout, QdiscDump, counters_of, rows_of
 from emulation.sampling_gaps import Watch, gap_rows
+from results.parts import PART_S, PartsWriter
 from results.schema import GAPS, PORTS
-from results.writer import TableWriter, write_table
+from results.writer import write_table
 
 #: A node of which no counter moved is at rest: it is looked at every so many turns until one does. What a burst can
 #: queue until it is seen is about two frames.
 REST = 4
-_FLUSH_S = 2.0
 _LOOK_AT_INPUT_S = 0.1
 
 
@@ -83,7 +83,7 @@ class Sampler:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.dilation = float(settings["dilation"])
         self.byte_factor = float(settings["byte_factor"])
-        self.table = TableWriter(Path(settings["path"]), PORTS)
+        self.table = PartsWriter(Path(settings["path"]), PORTS)
         self.gaps_path = Path(settings["path"]).with_name("gaps.parquet")
         fastest_hz = max(entry["hz"] for entry in settings["nodes"])
         self.period_s = 1 / fastest_hz
@@ -92,7 +92,7 @@ class Sampler:
             dump = QdiscDump(entry["pid"])
             layout = dump.layout(dump.read())
             every = max(1, round(fastest_hz / entry["hz"]))
-            room = bytearray(layout.size * (16 + int(1.5 * _FLUSH_S * fastest_hz / every)))
+            room = bytearray(layout.size * (16 + int(1.5 * PART_S * fastest_hz / every)))
             watch = Watch(round(self.period_s * 1e9))
             gap_ns = 1e9 * entry["gap_s"] if entry["gap_s"] else math.inf
             name, ports = entry["name"], entry["ports"]
@@ -114,7 +114,7 @@ class Sampler:
         cpu_before, began = time.process_time(), time.monotonic()
         poller = select.poll()
         poller.register(0, select.POLLIN | select.POLLHUP)
-        tick, next_flush, next_look = 0, began + _FLUSH_S, began
+        tick, next_flush, next_look = 0, began + PART_S, began
         while True:
             due = began + tick * self.period_s
             now = time.monotonic()
@@ -134,12 +134,11 @@ class Sampler:
                 next_look = now + _LOOK_AT_INPUT_S
             if now >= next_flush:
                 self.flush()
-                next_flush = now + _FLUSH_S
+                next_flush = now + PART_S
         ended_ns = time.monotonic_ns()
         self.flush()
         self.blocks.put(None)
         self.writer.join()
-        self.table.close()
         if self.failure is not None:
             raise self.failure
         gaps = []

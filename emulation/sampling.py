@@ -44,7 +44,8 @@ class SamplerProcess:
     def __init__(
         self, network: EmulatedNetwork, rates: Mapping[str, float], table: Path, scale: Scale, log: IO[bytes]
     ) -> None:
-        """Start the process; it waits. `rates` is that of `rates_hz`, `table` the file to write. Raises RunError."""
+        """Start the process; it waits. `rates` is that of `rates_hz`, `table` the file to write parts of. Raises
+        RunError."""
         full = max(rates.values())
         gap_s = GAP_PERIODS / full
         settings = {
@@ -103,7 +104,7 @@ class SamplerProcess:
         self._say({"start_ns": start_ns})
 
     def finish(self) -> dict[str, float]:
-        """End it; the table is complete. Returns its statistics about itself. Raises RunError."""
+        """End it; all parts of the table are there. Returns its statistics about itself. Raises RunError."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         statistics = self._hear()
