@@ -49,9 +49,6 @@ class Node:
     times_ns: list[int] = field(default_factory=list)
     last: bytes = b""
     next_tick: int = 0
-    gap_limit_ns: float = math.inf
-    unseen_ns: float = 0.0
-    seen_ns: int = 0
 
     def take(self, tick: int) -> bool:
         """Keep one more dump, and say when the next is due; False when it was not as expected."""
@@ -63,9 +60,6 @@ class Node:
             return False
         taken_ns = time.monotonic_ns()
         self.times_ns.append(taken_ns)
-        if self.seen_ns:
-            self.unseen_ns += max(0.0, taken_ns - self.seen_ns - self.gap_limit_ns)
-        self.seen_ns = taken_ns
         now = bytes(view)
         ticks = self.every * (REST if now == self.last else 1)
         self.watch.sampled(taken_ns, ticks)
@@ -93,10 +87,9 @@ class Sampler:
             layout = dump.layout(dump.read())
             every = max(1, round(fastest_hz / entry["hz"]))
             room = bytearray(layout.size * (16 + int(1.5 * PART_S * fastest_hz / every)))
-            watch = Watch(round(self.period_s * 1e9))
-            gap_ns = 1e9 * entry["gap_s"] if entry["gap_s"] else math.inf
-            name, ports = entry["name"], entry["ports"]
-            self.nodes.append(Node(name, ports, every, dump, layout, room, watch, gap_limit_ns=gap_ns))
+            after_s = entry["unseen_after_s"]
+            watch = Watch(round(self.period_s * 1e9), math.inf if after_s is None else 1e9 * after_s)
+            self.nodes.append(Node(entry["name"], entry["ports"], every, dump, layout, room, watch))
         self.blocks: queue.Queue[list[tuple[Node, bytearray, list[int]]] | None] = queue.Queue()
         self.writer = threading.Thread(target=self.write, daemon=True)
         self.writer.start()
@@ -155,7 +148,8 @@ class Sampler:
             "lag_p99_ms": float(np.percentile(lags, 99) * 1e3),
             "lag_max_ms": float(lags.max() * 1e3),
             "odd_dumps": self.odd_dumps,
-            "unseen_s": max(node.unseen_ns for node in self.nodes) / 1e9,
+            "serving_s": max(0, ended_ns - self.start_ns) / 1e9,
+            "unseen_s": max(node.watch.unseen_s for node in self.nodes),
             "gaps": len(gaps),
             "gaps_node_s": sum(float(row["length_wall_s"]) for row in gaps),
             "gap_max_ms": max((1e3 * float(row["length_wall_s"]) for row in gaps), default=0.0),

@@ -108,6 +108,10 @@ def test_a_small_comparison_end_to_end(tmp_path: Path) -> None:
         assert checks["packets_lost"]["ok"], checks["packets_lost"]
         assert checks["upcalls_lost"]["ok"], checks["upcalls_lost"]
         assert {"sampler_gap_pct", "cpu_pct"} <= checks.keys()
+        gaps, sampler = run.table("gaps").to_pandas(), run.fidelity()["sampler"]
+        assert (len(gaps), gaps["length_wall_s"].sum()) == (sampler["gaps"], pytest.approx(sampler["gaps_node_s"]))
+        unseen_s = gaps.groupby("node")["unseen_wall_s"].sum().max() if len(gaps) else 0.0
+        assert checks["sampler_gap_pct"]["value"] == pytest.approx(100 * unseen_s / sampler["serving_s"])
         assert run.fidelity()["limits_loosened"] == run.meta()["fidelity_limits_loosened"] == []
         assert (run.fidelity()["advice"] is None) == run.fidelity()["valid"]
         assert run.meta()["cabling"] == {
