@@ -109,7 +109,7 @@ def _kinds(found: Diagnosis) -> Answer:
         order = sorted(lost, key=lambda name: -lost[name])
         answer = "; ".join(f"{words[name]} {_ms(lost[name])}" for name in order) + " of each request's TTFT"
     worst = sorted(intervals, key=lambda item: -item.ttft_lost_ms)[:_SHOWN]
-    how = "" if found.congestion.measured else " (from the replay: a simulation has no queues)"
+    how = "" if found.congestion.measured else f" (from the replay: {found.congestion.unmeasured})"
     lines = [f"congested intervals{how}: {', '.join(f'{count[kind]} {kind}' for kind in KINDS)}"]
     return Answer(
         "Is it the destination, or the mapping of flows to links?",

@@ -22,6 +22,9 @@ from results.writer import VERSION_KEY, partial_name
 from scenario.errors import InputError
 from scenario.models import Scenario
 
+#: Every run's scenario.yaml has them, whatever wrote it; sections that came later are absent from older ones.
+_SECTIONS = ("name", "seed", "fabric", "routing", "scale", "serving", "workload", "transport", "telemetry")
+
 
 class IncompleteTable(UserWarning):
     """A table was read of which a part is missing, as its run was ended before it was whole; the text says how much."""
@@ -72,9 +75,10 @@ class RunFolder:
         return (self.path / name).is_file()
 
     def scenario(self) -> Scenario:
-        """The resolved scenario of the run."""
+        """The resolved scenario of the run. A file that is cut is an error, and not a scenario of defaults."""
+        given = self.scenario_dict()
         try:
-            return Scenario.model_validate(self.scenario_dict())
+            scenario = Scenario.model_validate(given)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
@@ -84,6 +88,14 @@ class RunFolder:
                 first["msg"],
                 self._newer_hint(),
             ) from error
+        if missing := [name for name in _SECTIONS if name not in given]:
+            raise InputError(
+                str(self.path / "scenario.yaml"),
+                ", ".join(given),
+                f"has no {missing[0]}, and a run writes all its settings",
+                "The file is cut, or not that of a run: run it again.",
+            )
+        return scenario
 
     def scenario_dict(self) -> dict[str, Any]:
         """scenario.yaml as it stands in the file."""
