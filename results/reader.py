@@ -279,6 +279,8 @@ class RunFolder:
             )
 
     def _newer_hint(self) -> str:
+        if not self.has("meta.json"):  # of a run that goes on, or was ended
+            return "The file is damaged, or not that of a run."
         return f"The folder was written by zcube {self.meta().get('zcube_version', '(unknown)')}."
 
     def _damaged(self, name: str, error: Exception) -> InputError:

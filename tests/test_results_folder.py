@@ -172,7 +172,6 @@ def test_a_scenario_that_is_not_one_names_the_field(tmp_path: Path) -> None:
 def test_a_scenario_that_is_cut_is_no_scenario_of_defaults(tmp_path: Path) -> None:
     """Wherever a line of its first sections ends: what is left is often a valid file of fewer settings."""
     file = tmp_path / "scenario.yaml"
-    writer.write_json(tmp_path / "meta.json", {"schema_version": 1, "zcube_version": "9.9"})
     writer.write_yaml(file, Scenario(name="whole", seed=7).model_dump(mode="json"))
     lines = file.read_text().splitlines(keepends=True)
     last = next(number for number, line in enumerate(lines) if line.startswith("telemetry:"))
