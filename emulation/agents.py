@@ -1,5 +1,5 @@
-"""The runner's side of the traffic agents: starts one for each server, which serves those GPUs of it that send or
-receive, and talks to each GPU on a socket of its own."""
+"""The runner's side of the traffic agents: starts one for two cores, which serves those GPUs of some servers that send
+or receive, and talks to each GPU on a socket of its own."""
 
 from __future__ import annotations
 
@@ -51,6 +51,17 @@ class Done:
     transfer_id: int
     t_ns: int
     parts: tuple[Part, ...]
+
+
+def by_process(by_server: Sequence[Sequence[str]], cores: int) -> list[list[str]]:
+    """The GPUs that each agent process serves: servers in turn, one process for two cores, at least one.
+
+    Switches need the other cores, and more processes only take the core, and its caches, from each other: with one a
+    server a frame of UDP costs twice the CPU time (docs/transports.md). In turn, because neighbours are apt to send at
+    the same time.
+    """
+    count = min(len(by_server), max(1, cores // 2))
+    return [[gpu for gpus in by_server[first::count] for gpu in gpus] for first in range(count)]
 
 
 class AgentPool:
@@ -107,7 +118,7 @@ class AgentPool:
         by_server: dict[str, list[str]] = {}
         for name in names:
             by_server.setdefault(self.network.fabric.gpu_by_name[name].server, []).append(name)
-        for gpus in by_server.values():
+        for gpus in by_process(list(by_server.values()), len(os.sched_getaffinity(0))):
             self._start(gpus, log)
 
     def _start(
@@ -117,7 +128,7 @@ class AgentPool:
         program: Sequence[str] = ("-S", str(AGENT)),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """One process for these GPUs, of one server. It makes its sockets in their network namespaces."""
+        """One process for these GPUs. It makes its sockets in their network namespaces."""
         inherited: list[int] = []
         command = [sys.executable, "-I", *program]
         for name in gpus:
@@ -135,8 +146,8 @@ class AgentPool:
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=inherited, env=environment
             )
         )
-        server = self.network.fabric.gpu_by_name[gpus[0]].server
-        self.process_ids[f"the agent of {', '.join(gpus)} ({server})"] = self.processes[-1].pid
+        servers = ", ".join(dict.fromkeys(self.network.fabric.gpu_by_name[name].server for name in gpus))
+        self.process_ids[f"the agent of {', '.join(gpus)} ({servers})"] = self.processes[-1].pid
         for fd in inherited:
             os.close(fd)
 

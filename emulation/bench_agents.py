@@ -201,7 +201,7 @@ def table(console: Console) -> bool:
     shares = _in_sandbox(SHARES)
     shown = Table("traffic agents", "goal", *kinds)
     for name, goal, text in (
-        ("processes for 32 GPUs", "8", "{processes}"),
+        ("processes for 32 GPUs, 8 of them busy", "at most 8", "{processes}"),
         ("CPU at the rate below, of a core, all agents", f"< {MAX_CPU_SHARE:.0%}", "{cpu_share:.1%}"),
         ("of which in the kernel", "", "{kernel_share:.1%}"),
         ("rate on the wire, Mb/s", f"about {AGGREGATE_MBPS}", "{mbps:.0f}"),

@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("mininet.net", reason="Mininet comes with the distribution: bash vagrant/setup.sh")
 
+from emulation.agents import by_process
 from emulation.linkcheck import plan_rounds
 from emulation.network import host_commands
 from emulation.serve import ServingLoop
@@ -143,3 +144,15 @@ def test_an_engine_that_waits_for_nothing_ends_the_run(actions: list[object], wa
         return
     with pytest.raises(RunError, match="waits for no timer and no transfer"):
         loop.run(lambda: next(turns) > 5, lambda _: None)
+
+
+@pytest.mark.parametrize(("servers", "cores"), [(8, 2), (8, 4), (5, 5), (3, 64), (1, 2), (4, 1)])
+def test_agents_are_one_process_for_two_cores_and_at_most_one_a_server(servers: int, cores: int) -> None:
+    by_server = [[f"gpu{4 * n + k}" for k in range(4)] for n in range(servers)]
+    processes = by_process(by_server, cores)
+    assert len(processes) == min(servers, max(1, cores // 2))
+    assert sorted(gpu for gpus in processes for gpu in gpus) == sorted(gpu for gpus in by_server for gpu in gpus)
+    sizes = [len(gpus) // 4 for gpus in processes]
+    assert max(sizes) - min(sizes) <= 1
+    for gpus in processes:  # a server is in one process, as a whole
+        assert all(set(server) <= set(gpus) or not set(server) & set(gpus) for server in by_server)

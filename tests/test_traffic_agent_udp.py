@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-from test_traffic_agent import PAIRS, Peer
+from test_traffic_agent import AGENT, PAIRS, Peer
 
 from traffic.datagrams import DATA, HELLO, Incoming, Piece, pack, unpack
 from traffic.pattern import content
@@ -202,3 +207,37 @@ def test_packets_that_come_twice_are_counted_as_such(towards: tuple[Peer, socket
     assert receiver.report()["ev"] == "done"
     receiver.order(op="stats")
     assert receiver.report()["duplicates"] == 2
+
+
+@pytest.mark.parametrize("ports", [1, 5])
+def test_a_full_nic_is_waited_for_and_an_idle_agent_sleeps(ports: int) -> None:
+    """An agent sends to itself over a loopback interface that is shaped, in a network namespace of its own."""
+    shaped = (
+        "ip link set lo mtu 9000 up && tc qdisc add dev lo root tbf rate 25mbit burst 4500 limit 1000000 && "
+        f"exec {sys.executable} -I -S {AGENT}"
+    )
+    control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with subprocess.Popen(["unshare", "--net", "sh", "-c", shaped], stdin=theirs.fileno()) as process, control:
+        theirs.close()
+        control.settimeout(20)
+
+        def ask(**order: object) -> dict[str, Any]:
+            control.send(json.dumps(order).encode())
+            found: dict[str, Any] = json.loads(control.recv(1 << 20))
+            return found
+
+        sizes = {"window_bytes": 16 * FRAME, "chunk_bytes": FRAME, "frame_bytes": FRAME}
+        assert ask(op="open", kind="udp", listen=[SRC, DST], port=5_000, cc="", **sizes)["ev"] == "open"
+        more = {"frame_ns": 660_000, "ports": [SRC_PORT + 10 * n for n in range(ports)]}
+        assert ask(op="connect", port=5_000, qps=[[QP, SRC, SRC_PORT, DST, "gpu2", 1, more]])["ev"] == "connected"
+        began = time.monotonic()
+        done = ask(op="send", id=5, bytes=400 * FRAME, lanes=[[QP]])
+        took_s = time.monotonic() - began
+        assert done["ev"] == "done" and sum(part[2] for part in done["parts"]) == 400 * FRAME
+        assert took_s > 390 * FRAME * 8 / 25e6, "the shaper was what limited it"
+        before = ask(op="stats")["cpu_s"]
+        time.sleep(0.6)
+        idle_s = ask(op="stats")["cpu_s"] - before
+        assert idle_s < 0.1, "it sleeps when there is nothing to do"
+        control.close()
+        assert process.wait(5) == 0

@@ -1,4 +1,4 @@
-"""The traffic agent of one server: keeps the queue pairs of its GPUs open and moves handoffs over them.
+"""A traffic agent: keeps the queue pairs of the GPUs of one or several servers open and moves handoffs over them.
 
 Started as `python -I -S agent.py [CONTROL:NAMESPACE ...]`, a pair of inherited descriptors for each GPU: a Unix
 SEQPACKET socket, on which the GPU takes orders and gives reports, one JSON object a packet, and the GPU's network

@@ -24,7 +24,7 @@ from collections import deque
 from functools import partial
 
 from traffic.agent_loop import Loop, Namespace
-from traffic.datagrams import ACK, HELLO, pack
+from traffic.datagrams import ACK, ANSWER_NOW, DATA, HELLO, pack
 from traffic.endpoint import Batch, Share
 from traffic.endpoint import Sender as AnySender
 from traffic.pattern import view
@@ -161,24 +161,34 @@ class UdpEndpoint(UdpReceiver):
             code = sender.sockets[at].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code == errno.ECONNREFUSED:
                 self.lose(sender, "nobody receives at the other end")
-        if mask & select.EPOLLOUT and sender.waits_for == at:
-            sender.waits_for = None
-            self.loop.change(sender.sockets[at].fileno(), select.EPOLLIN)
-            self.pump(sender)
+        if mask & select.EPOLLOUT:
+            if sender.waits_for == at:
+                sender.waits_for = None
+                self.pump(sender)
+            if sender.waits_for != at:  # mostly it is full again: then nothing is to be changed
+                sender.armed.discard(at)
+                self.loop.change(sender.sockets[at].fileno(), select.EPOLLIN)
 
     def wait_for_nic(self, sender: Sender, at: int) -> None:
         sender.waits_for = at
-        self.loop.change(sender.sockets[at].fileno(), select.EPOLLIN | select.EPOLLOUT)
+        if at not in sender.armed:
+            sender.armed.add(at)
+            self.loop.change(sender.sockets[at].fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def pump(self, sender: Sender) -> None:
         """Send as much as window, pacing and NIC allow."""
-        missing = sender.missing
-        while sender.waits_for is None and sender.open:
-            group = sender.work()
-            if group is None and not missing:
-                sender.queue.clear()
-                return
-            if sender.flying >= sender.window(self.cap):
+        missing, several = sender.missing, len(sender.sockets) > 2
+        if not sender.open:
+            return
+        group = sender.work()
+        while sender.waits_for is None and not sender.lost:
+            if not group:
+                group = sender.work()
+                if group is None and not missing:
+                    sender.queue.clear()
+                    return
+            flying, window = sender.flying, sender.window(self.cap)
+            if flying >= window:
                 return
             now = time.monotonic_ns()
             if now < sender.next_ns:
@@ -186,7 +196,7 @@ class UdpEndpoint(UdpReceiver):
                     sender.timer_ns = sender.next_ns
                     self.loop.call_at(sender.next_ns, lambda: self.pump(sender))
                 return
-            if len(sender.in_nic) >= 2:
+            if several and len(sender.in_nic) >= 2:
                 oldest = sender.in_nic.popleft()
                 if in_queue(sender.sockets[oldest]):
                     sender.in_nic.appendleft(oldest)
@@ -199,36 +209,39 @@ class UdpEndpoint(UdpReceiver):
             else:
                 assert group is not None
                 packet = self.draw(sender, group)
-            self.send(sender, packet, now)
+            is_last = not missing and not group and sender.work() is None
+            self.send(sender, packet, now, is_last or flying + 1 >= window)
 
     def draw(self, sender: Sender, group: deque[Share]) -> Packet:
         """The next frame of the first share of a group."""
         share = group[0]
-        size = min(self.frame_bytes, share.left)
-        packet = Packet(sender.next_psn, share.transfer_id, share.total, share.offset, size)
-        sender.next_psn += 1
-        sender.packets[packet.psn] = packet
+        size = self.frame_bytes
+        if size > share.left:
+            size = share.left
+        psn = sender.next_psn
+        sender.packets[psn] = packet = Packet(psn, share.transfer_id, share.total, share.offset, size)
+        sender.next_psn = psn + 1
         share.left -= size
         share.offset += size
         if not share.left:
             group.popleft()
         return packet
 
-    def send(self, sender: Sender, packet: Packet, now: int) -> None:
+    def send(self, sender: Sender, packet: Packet, now: int, answer_now: bool) -> None:
         """Send one packet, again or for the first time."""
-        is_last = not sender.missing and sender.work() is None
-        full = sender.flying + 1 >= sender.window(self.cap)
-        header = pack(
+        transfer, total, offset = packet.transfer, packet.total, packet.offset
+        header = DATA.pack(
             sender.port,
-            sender.turn,
+            sender.turn | ANSWER_NOW if answer_now else sender.turn,
             packet.psn,
-            packet.transfer,
-            packet.total,
-            packet.offset,
-            answer_now=is_last or full,
+            transfer,
+            total & 0xFFFF_FFFF,
+            offset & 0xFFFF_FFFF,
+            total >> 32,
+            offset >> 32,
         )
         at = sender.next_socket
-        if not self.transmit(sender, at, header, view(packet.transfer, packet.offset, packet.size)):
+        if not self.transmit(sender, at, header, view(transfer, offset, packet.size)):
             packet.state = MISSING
             sender.missing.appendleft(packet)
             self.wait_for_nic(sender, at)
@@ -238,16 +251,17 @@ class UdpEndpoint(UdpReceiver):
             sender.resent += 1
         packet.state, packet.sent_ns = FLYING, now
         sender.flying += 1
-        if len(sender.sockets) > 2:
-            sender.in_nic.append(at)
-        sender.next_socket = (at + 1) % len(sender.sockets)
-        gap_ns = sender.swift.gap_ns()
+        ports = len(sender.sockets)
+        if ports > 1:
+            if ports > 2:
+                sender.in_nic.append(at)
+            sender.next_socket = (at + 1) % ports
         if self.pacing_bytes_per_s:
             # From when it should have left, so that a late timer costs no rate.
             own_ns = packet.size * 1_000_000_000 // self.pacing_bytes_per_s
             sender.next_ns = max(sender.next_ns, now - _CAUGHT_UP_FRAMES * own_ns) + own_ns
-        if gap_ns:
-            sender.next_ns = max(sender.next_ns, now + int(gap_ns))
+        if sender.swift.cwnd < 1:
+            sender.next_ns = max(sender.next_ns, now + int(sender.swift.gap_ns()))
         if sender.flying == 1:
             sender.progress_ns = now
         if not sender.alarm:
@@ -281,15 +295,18 @@ class UdpEndpoint(UdpReceiver):
     def acknowledge(self, sender: Sender, cumulative: int, psn: int, beyond: int) -> None:
         """Book what an acknowledgement says; find what is missing."""
         now = time.monotonic_ns()
-        answered = sender.packets.get(psn)
+        packets = sender.packets
+        answered = packets.get(psn)
         delay_ns = now - answered.sent_ns if answered and answered.state == FLYING and not answered.again else 0
         acked, newest_ns, out_of_order = 0, 0, beyond != 0
         come: list[Packet] = []
-        while sender.packets and (first := next(iter(sender.packets))) < cumulative:
-            come.append(sender.packets.pop(first))
+        first = cumulative - 1
+        while (packet := packets.pop(first, None)) is not None:  # what is left lies together, up to the next psn
+            come.append(packet)
+            first -= 1
         at = cumulative + 1
         while beyond:
-            if beyond & 1 and (early := sender.packets.get(at)):
+            if beyond & 1 and (early := packets.get(at)):
                 come.append(early)
             beyond >>= 1
             at += 1

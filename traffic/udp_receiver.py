@@ -10,7 +10,7 @@ from functools import partial
 
 from traffic.agent_loop import Loop, Namespace
 from traffic.arrivals import Peer
-from traffic.datagrams import DATA, HELLO, Incoming, Piece, unpack
+from traffic.datagrams import ANSWER_NOW, DATA, HELLO, Incoming, Piece, unpack
 from traffic.endpoint import Endpoint
 
 _SO_RCVBUFFORCE = 33
@@ -56,17 +56,30 @@ class UdpReceiver(Endpoint):
 
     def receive(self, sock: socket.socket, _: int = 0) -> bool:
         """Take one datagram; False when there was none. (Mostly one is there: a second look would be for nothing.)"""
+        buffer = self.buffer
         try:
-            size, source = sock.recvfrom_into(self.buffer)
+            size, source = sock.recvfrom_into(buffer)
         except BlockingIOError:
             return False
-        piece = unpack(self.buffer, size)
-        if piece is not None:
-            self.take(sock, source, piece)
+        if size < DATA.size:
+            return True
+        port, flagged, psn, transfer, total, offset, total_high, offset_high = DATA.unpack_from(buffer)
+        incoming = self.receivers.get((source[0], port))
+        if incoming is None or incoming.turn != flagged & ~ANSWER_NOW or not incoming.next_is(psn):
+            if (piece := unpack(buffer, size)) is not None:
+                self.take(sock, source, piece)
+            return True
+        # The next packet of a queue pair, as nearly always: `take` without what that does not need.
+        incoming.unanswered += 1
+        offset |= offset_high << 32
+        self.check(transfer, source, offset, buffer[DATA.size : size])
+        self.count(transfer, total_high << 32 | total, source, offset, size - DATA.size, time.monotonic_ns())
+        if flagged & ANSWER_NOW or incoming.unanswered >= _ANSWER_EVERY:
+            self.answer(sock, source, incoming, port, psn)
         return True
 
     def take(self, sock: socket.socket, source: Peer, piece: Piece) -> None:
-        """Check and count a datagram, and answer it where that is due."""
+        """Check and count a datagram that is not the next one, and answer it where that is due."""
         name = source[0], piece.port
         incoming = self.receivers.get(name)
         if piece.psn == HELLO:
@@ -75,28 +88,25 @@ class UdpReceiver(Endpoint):
             if incoming is None or incoming.turn < piece.turn:
                 incoming = self.receivers[name] = Incoming(piece.turn)
             if incoming.turn == piece.turn:
-                self.answer(sock, source, incoming, piece)
+                self.answer(sock, source, incoming, piece.port, piece.psn)
             return
         if incoming is None or incoming.turn != piece.turn:
             return  # of a turn that is over
         incoming.unanswered += 1
         if incoming.has(piece.psn):
             self.duplicates += 1
-            self.answer(sock, source, incoming, piece)
+            self.answer(sock, source, incoming, piece.port, piece.psn)
             return
         self.check(piece.transfer, source, piece.offset, self.buffer[DATA.size : DATA.size + piece.size])
         now = time.monotonic_ns()
-        if incoming.next_is(piece.psn):
-            self.count(piece.transfer, piece.total, source, piece.offset, piece.size, now)
-        else:
-            for ready, port in incoming.take(piece, source[1]):
-                self.count(ready.transfer, ready.total, (source[0], port), ready.offset, ready.size, now)
+        for ready, port in incoming.take(piece, source[1]):
+            self.count(ready.transfer, ready.total, (source[0], port), ready.offset, ready.size, now)
         if piece.answer_now or incoming.unanswered >= _ANSWER_EVERY:
-            self.answer(sock, source, incoming, piece)
+            self.answer(sock, source, incoming, piece.port, piece.psn)
 
-    def answer(self, sock: socket.socket, source: Peer, incoming: Incoming, piece: Piece) -> None:
+    def answer(self, sock: socket.socket, source: Peer, incoming: Incoming, port: int, psn: int) -> None:
         try:
-            sock.sendto(incoming.answer(piece.port, piece.psn), source)
+            sock.sendto(incoming.answer(port, psn), source)
         except BlockingIOError:  # the sender will ask again
             return
         except OSError as problem:

@@ -43,6 +43,7 @@ class Sender(AnySender):
         self.next_socket = number % len(sockets)
         self.in_nic: deque[int] = deque()  # sockets of the last packets, where there are several
         self.waits_for: int | None = None  # socket that must drain first
+        self.armed: set[int] = set()  # sockets of which epoll says when they can take a packet
         self.next_ns = 0  # not before
         self.timer_ns = 0  # a timer runs out then
         self.progress_ns = 0
