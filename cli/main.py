@@ -9,7 +9,7 @@ from cli.app import app
 from cli.app import run as main
 
 VERBS = (
-    "compare", "run", "failover", "report", "diagnose", "fabric", "cabling", "cost", "kv", "calibrate", "trace",
+    "compare", "run", "simulate", "failover", "report", "diagnose", "fabric", "cabling", "cost", "kv", "calibrate", "trace",
     "schema", "controller", "doctor",
 )  # fmt: skip
 
