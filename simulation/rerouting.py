@@ -5,7 +5,7 @@ those. `repair_s` later the routes are those of the path function with the failu
 recovery works the same way: the cable can carry at once, and is used `repair_s` later. What had arrived counts, and
 nothing is sent twice (a real transport sends again what was under way).
 
-Static striping keeps its fixed shares; one whose queue pair is gone for good goes over what is left, all of it together.
+Static striping keeps its fixed shares; one whose queue pair is gone goes over all that is left, as one pool.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Protocol
 from scenario.models import FaultEvent
 from topologies.fabric import Fabric
 from topologies.fluid import Completion, Lane, Transfer
-from topologies.paths import QueuePair
 from topologies.routes import NONE, Failures
 
 
@@ -60,21 +59,23 @@ class _Part:
 class _Order:
     transfer: Transfer
     parts: list[_Part]
-    carried: dict[QueuePair, tuple[Lane, float, float]] = field(default_factory=dict)  # lane, bytes, last byte at
+    carried: dict[Lane, tuple[float, float]] = field(default_factory=dict)  # bytes, last byte at
 
     def book(self, end: Completion) -> float:
         """Count what an inner transfer carried; returns the sum."""
         for lane, size, done_s in zip(end.transfer.lanes, end.lane_bytes, end.lane_done_s, strict=True):
-            _, before, at_s = self.carried.get(lane.qp, (lane, 0.0, 0.0))
-            self.carried[lane.qp] = lane, before + size, done_s if size else at_s or done_s
+            before, at_s = self.carried.get(lane, (0.0, 0.0))
+            self.carried[lane] = before + size, done_s if size else at_s or done_s
         return sum(end.lane_bytes)
 
     def completion(self, t_s: float) -> Completion:
-        """All of it as one."""
-        lanes, sizes, ends = zip(*self.carried.values(), strict=True) if self.carried else ((), (), ())
-        whole = self.transfer
+        """All of it as one: a lane a path, so a queue pair that was moved has two."""
+        whole, lanes = self.transfer, tuple(self.carried)
         return Completion(
-            Transfer(whole.transfer_id, whole.bytes, lanes or whole.lanes, whole.striping), t_s, sizes, ends
+            Transfer(whole.transfer_id, whole.bytes, lanes or whole.lanes, whole.striping),
+            t_s,
+            tuple(size for size, _ in self.carried.values()),
+            tuple(done_s for _, done_s in self.carried.values()),
         )
 
 
@@ -107,6 +108,7 @@ class Rerouting:
 
     def start(self, transfer: Transfer, t_s: float) -> None:
         """Queue a transfer; its lanes are those of the whole fabric."""
+        self.advance(t_s)  # faults that nothing was under way for; what has ended was collected, or this raises below
         lanes = self._routed(transfer)
         if transfer.striping == "static" and lanes:
             parts = [_Part((lane,), transfer.bytes / len(lanes)) for lane in lanes]

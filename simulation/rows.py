@@ -19,8 +19,8 @@ def whole_bytes(carried: tuple[float, ...], total: int) -> list[int]:
 
 
 class Alone:
-    """Durations of handoffs that have the network to themselves: proportional to their bytes, so where queue pairs share
-    a port they are found once a pair."""
+    """Durations of handoffs that have the network to themselves: proportional to their bytes, so found once a pair
+    where its queue pairs share a port."""
 
     def __init__(self, capacities: Mapping[str, float]) -> None:
         self._capacities = capacities
