@@ -27,7 +27,7 @@ from scenario.fabric_spec import section_from_text
 from scenario.load import with_changes
 from scenario.models import Scenario
 from simulation.refusals import check_simulated
-from simulation.run import Model, simulate, simulate_into, write_run
+from simulation.run import LARGE_GPUS, Model, simulate, simulate_into, write_run
 from topologies.build import build
 from traffic.compute_range import outside_range
 from traffic.offered import offered
@@ -102,7 +102,10 @@ def run(
         write_run(bound, simulate(some, infinite_core=True, model=Model(Model.of(some).goodput_share)))
         write_json(bound / "summary.json", summarise(RunFolder(bound)))
         found.append(Arm("infinite core", bound, "bound"))
-    comparison = compare_arms(found)
+    large = [label for label, each in plan.items() if each.fabric.gpus >= LARGE_GPUS]
+    comparison = compare_arms(found, diagnosed=not large)
+    if large:
+        err.print(f"Not diagnosed at this size; `zcube diagnose {found[0].path}` does, in minutes.", highlight=False)
     report = write_report(comparison, folder / "report.html")
     if json:
         print_json(comparison.to_json())

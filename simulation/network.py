@@ -21,6 +21,8 @@ from topologies.paths import QueuePair
 
 #: Most ports on a path, a sender's pacing included.
 WIDTH = 16
+#: Changes between two looks at the connected components, which take as long as some hundred changes.
+COMPONENTS_EVERY = 10_000
 
 
 class _Pool:
@@ -38,12 +40,15 @@ class _Pool:
 
 @dataclass(frozen=True)
 class Work:
-    """What the solver has done: events that changed rates, flows solved for them in all and at most, fillings."""
+    """What the solver has done: events that changed rates, flows solved for them in all and at most, fillings; and the
+    largest connected component, looked for every COMPONENTS_EVERY changes, and how many flows there were then."""
 
     changes: int
     flows: int
     most_flows: int
     fillings: int
+    largest_component: int = 0
+    component_flows: int = 0
 
     @property
     def mean_flows(self) -> float:
@@ -70,6 +75,7 @@ class FlowNetwork:
         self._flows = self._pools = 0  # numbers that were ever given
         self._gone: list[int] = []
         self._came: list[int] = []
+        self._component = 0, 0  # the largest seen, and of how many flows
         self._s = _arrays(1024, max(1024, len(capacities)), 1024)
         for name in capacities:
             self._index(name)
@@ -82,7 +88,8 @@ class FlowNetwork:
     @property
     def work(self) -> Work:
         """What the solver has done so far."""
-        return Work(*(int(count) for count in self._s.counts[1:5]))
+        changes, flows, most, fillings = (int(count) for count in self._s.counts[1:5])
+        return Work(changes, flows, most, fillings, *self._component)
 
     def start(self, transfer: Transfer, t_s: float) -> None:
         """Queue a transfer on its lanes. Raises ValueError for time that went back or skipped a completion, and for a
@@ -263,6 +270,9 @@ class FlowNetwork:
         for number in {int(self._s.pool_of[flow]) for flow in gone}:
             if self._pool[number].done_s is not None:
                 self._forget(number)
+        if self._s.counts[1] % COMPONENTS_EVERY == 0:
+            sizes = self.component_sizes()
+            self._component = max(self._component, (sizes[0], sum(sizes)) if sizes else (0, 0))
 
     def _forget(self, number: int) -> None:
         del self._pool[number]

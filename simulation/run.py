@@ -51,7 +51,7 @@ from topologies.fluid import (
 )
 from topologies.routes import NONE, Failures
 from traffic.actions import StartTransfer
-from traffic.budget import demand
+from traffic.budget import arrival_window_s
 from traffic.engines import make_engine
 from traffic.player import Player
 from traffic.sources import make_source
@@ -156,7 +156,7 @@ def simulate(
     if keep is not None:
         for sent in left:
             keep(rows_of(sent, alone))
-    window_s = engine.window_s or demand(scenario, fabric, source).window_s
+    window_s = engine.window_s or arrival_window_s(source)
     if not window_s[1] > window_s[0]:
         # One measured arrival, or none that is planned: count over the whole run, which is never empty.
         window_s = (0.0, end_s)

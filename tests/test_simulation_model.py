@@ -91,7 +91,8 @@ def test_a_failed_cable_between_switches_is_repaired_by_the_path_function(tmp_pa
     stood_still = [row for row in result.transfers if between in row["path"]]  # type: ignore[operator]
     assert stood_still[0]["t_done_s"] == pytest.approx(0.1)
     assert sum(int(str(row["bytes"])) for row in result.transfers) == SIZE
-    assert ends(healthy) == pytest.approx({0: 0.2}, abs=1e-5) and ends(result) == pytest.approx({0: 0.25})  # 0.05 s of repair
+    assert ends(healthy) == pytest.approx({0: 0.2}, abs=1e-5)
+    assert ends(result) == pytest.approx({0: 0.25})  # the repair takes 0.05 s
 
 
 def test_what_starts_between_failure_and_repair_goes_by_what_is_left(tmp_path: Path) -> None:
