@@ -40,9 +40,10 @@ lint:  ## ruff, mypy, import-linter
 	$(PYTHON) -m mypy
 	.venv/bin/lint-imports
 
-bench: setup  ## what this machine can carry: 16,384-GPU fabrics, readers of traces, controller, packet budget, link rates
+bench: setup  ## what this machine can carry: 16,384-GPU fabrics and simulations, traces, controller, packet budget, links
 	$(PYTHON) -m topologies.bench
 	$(PYTHON) -m traffic.bench
+	$(PYTHON) -m simulation.bench
 	$(AS_ROOT) $(PYTHON) -m emulation.bench_controller
 	$(AS_ROOT) $(PYTHON) -m emulation.bench
 	$(AS_ROOT) $(PYTHON) -m emulation.envelope --kinds zcube --most-steps 4

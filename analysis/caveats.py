@@ -66,12 +66,15 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
             else "TPOT and ITL come from the compute model and from rounds of expert traffic, which the fabric can hold"
             " up: all tokens of a round (steps_per_round) come out at its end."
         )
-    found += [
-        "Backlog is excess backlog (deep buffer), never switch buffer occupancy: one frame stands for "
-        f"{data_size(scale.model_bytes_per_frame)} of model bytes, and the threshold of {threshold} frames for "
-        f"{threshold * scale.model_bytes_per_frame / ASIC_BUFFER_BYTES:.1f} times the buffer of a 51.2T ASIC "
-        f"(about {data_size(ASIC_BUFFER_BYTES)}).",
-    ]
+    if all(arm.simulated for arm in runs):
+        found.append("Queues do not exist in this model: no backlog, no pauses; a transfer waits only by being slower.")
+    else:
+        found.append(
+            "Backlog is excess backlog (deep buffer), never switch buffer occupancy: one frame stands for "
+            f"{data_size(scale.model_bytes_per_frame)} of model bytes, and the threshold of {threshold} frames for "
+            f"{threshold * scale.model_bytes_per_frame / ASIC_BUFFER_BYTES:.1f} times the buffer of a 51.2T ASIC "
+            f"(about {data_size(ASIC_BUFFER_BYTES)})."
+        )
     decides = f"Striping {first.scenario.routing.striping}"
     if not flows:
         decides = f"Shape {serving.shape}, layout {serving.layout} and striping {first.scenario.routing.striping}"

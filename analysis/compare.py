@@ -244,11 +244,14 @@ class Comparison:
         return found
 
 
-def compare(arms: Sequence[Arm], seed: int | None = None, resamples: int = RESAMPLES) -> Comparison:
+def compare(
+    arms: Sequence[Arm], seed: int | None = None, resamples: int = RESAMPLES, *, diagnosed: bool = True
+) -> Comparison:
     """Reads the arms and compares them; differences are to the first one that is not a bound.
 
     `seed` is that of the bootstrap; by default the first run's own. One arm alone is allowed: a report on one
-    run. Raises InputError for a folder that cannot be read.
+    run. `diagnosed`: each run is diagnosed, which at a thousand GPUs takes minutes. Raises InputError for a folder that
+    cannot be read.
     """
     if not any(arm.kind == "run" for arm in arms):
         raise InputError("arms", [arm.label for arm in arms], "at least one run is needed")
@@ -266,7 +269,7 @@ def compare(arms: Sequence[Arm], seed: int | None = None, resamples: int = RESAM
         results=result_rows(results),
         fidelity=fidelity_rows(results),
         faults=tuple((one.label, failover(one.arm.path)) for one in results if _had_faults(one)),
-        diagnoses=diagnoses(results),
+        diagnoses=diagnoses(results) if diagnosed else (),
     )
 
 

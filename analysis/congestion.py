@@ -2,7 +2,7 @@
 
 * A *congested interval* of an egress port: a stretch of time in which at least `telemetry.backlog_threshold_frames`
   full frames waited there (measured samples; shorter pauses than `join_s` do not end it). In a simulation, which has no
-  queues, it is a stretch in which the port held some transfer back.
+  queues, and without ports.parquet it is a stretch in which the port held some transfer back.
 * Its flows are the transfers that cross the port (planned or observed paths) and were under way. The class:
   `incast`: they share the final port, the one into the destination GPU, so no topology removes it; `avoidable`: they
   part later, so another mapping of flows to ports would; `one flow`: a single sender, for which the port is too slow.
@@ -68,17 +68,24 @@ class Congestion:
     ttft_ms, exposed_ms, isolated_ms, sender_ms, incast_ms, avoidable_ms, transport_ms), what every port cost
     (columns port, cause, lost_s), and the replay."""
 
-    measured: bool
+    #: Why queues were not measured; empty where they were.
+    unmeasured: str
     intervals: tuple[Interval, ...]
     requests: pd.DataFrame
     ports: pd.DataFrame
     accounts: Mapping[int, Account]
     flows: Flows
 
+    @property
+    def measured(self) -> bool:
+        """Whether the intervals are of queues that were sampled."""
+        return not self.unmeasured
+
     def totals(self) -> dict[str, Any]:
         """For summary.json."""
         found: dict[str, Any] = {
             "congestion_measured": self.measured,
+            "congestion_unmeasured": self.unmeasured or None,
             "congested_intervals": dict.fromkeys(KINDS, 0),
             "congested_port_s": dict.fromkeys(KINDS, 0.0),
         }
@@ -109,13 +116,20 @@ def congestion(run: RunFolder) -> Congestion:
         found = held_stretches(accounts.values(), switch_ports)
         pad_s = dict.fromkeys(switch_ports, 0.0)
     return Congestion(
-        measured=measured,
+        unmeasured="" if measured else unmeasured(run),
         intervals=classified(found, switch_ports, flows.flows, accounts.values(), exposed, pad_s),
         requests=requests,
         ports=_by_port(accounts.values()),
         accounts=accounts,
         flows=flows,
     )
+
+
+def unmeasured(run: RunFolder) -> str:
+    """Why a run folder has no whole ports.parquet."""
+    if run.meta().get("executor") == "simulation":
+        return "a simulation has no queues"
+    return str(run.left_of("ports") or "ports.parquet is missing from the run folder of this emulation")
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ class Diagnosis:
     links: tuple[SlowLink, ...]
     causes: tuple[Cause, ...]
     congestion: Congestion
-    #: hot_leaf_* of summary.json (docs/telemetry.md), where there is one.
+    #: hot_leaf_* and hot_port_* of summary.json (docs/telemetry.md), where there is one.
     hot_leaf: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -160,7 +160,7 @@ def diagnose(run: RunFolder) -> Diagnosis:
         hot_leaf={
             key: value
             for key, value in (run.summary() if run.has("summary.json") else {}).items()
-            if key.startswith("hot_leaf_")
+            if key.startswith(("hot_leaf_", "hot_port_"))
         },
     )
 

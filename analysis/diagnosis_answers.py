@@ -109,7 +109,7 @@ def _kinds(found: Diagnosis) -> Answer:
         order = sorted(lost, key=lambda name: -lost[name])
         answer = "; ".join(f"{words[name]} {_ms(lost[name])}" for name in order) + " of each request's TTFT"
     worst = sorted(intervals, key=lambda item: -item.ttft_lost_ms)[:_SHOWN]
-    how = "" if found.congestion.measured else " (from the replay: a simulation has no queues)"
+    how = "" if found.congestion.measured else f" (from the replay: {found.congestion.unmeasured})"
     lines = [f"congested intervals{how}: {', '.join(f'{count[kind]} {kind}' for kind in KINDS)}"]
     return Answer(
         "Is it the destination, or the mapping of flows to links?",
@@ -139,12 +139,13 @@ def _scheduler(found: Diagnosis) -> Answer:
     else:
         answer = "No: it spreads handoffs as evenly as a fair draw would"
     lines = [skew.sentence()]
-    rate, even = (found.hot_leaf.get(f"hot_leaf_hit_rate{name}") for name in ("", "_even"))
-    if rate is not None and even is not None:
-        lines.append(
-            f"{percent(rate)} of handoffs cross a leaf that is over the threshold as they start; drawn evenly among the"
-            f" targets it could choose, {percent(even)} would"
-        )
+    for what, crossed in (("leaf", "cross a leaf"), ("port", "leave a switch by a port")):
+        rate, even = (found.hot_leaf.get(f"hot_{what}_hit_rate{name}") for name in ("", "_even"))
+        if rate is not None and even is not None:
+            lines.append(
+                f"{percent(rate)} of handoffs {crossed} that is over the threshold as they start; drawn evenly among"
+                f" the targets it could choose, {percent(even)} would"
+            )
     return Answer("Does the scheduler amplify it?", answer, tuple(lines))
 
 

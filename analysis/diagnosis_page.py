@@ -55,7 +55,7 @@ def write_page(
         headline=headline(found),
         causes=found.causes,
         valid=valid,
-        measured=found.congestion.measured,
+        unmeasured=found.congestion.unmeasured,
         left_out=found.congestion.flows.left_out,
         questions=[
             (number, answer, figure_html(figure, f"picture-{number}"), caption)

@@ -28,7 +28,7 @@
 
 **Fabric** (from samples of egress ports inside the window; null in a run without ports)
 
-* `fabric_*`: `analysis.fabric_metrics`. `hot_leaf_*`: `analysis.hot_leaf`.
+* `fabric_*`: `analysis.fabric_metrics`. `hot_leaf_*`, `hot_port_*`: `analysis.hot_leaf`.
 
 **Decode**: `decode_queue`: `analysis.decode_queue`.
 

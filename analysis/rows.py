@@ -124,6 +124,9 @@ def result_rows(arms: Sequence[ArmResult]) -> tuple[ResultRow, ...]:
     row("Fabric", "hot_leaf_hit_rate", "Handoffs that met a hot leaf", "", "percent")
     row("Fabric", "hot_leaf_hit_rate_even", "The same, target drawn evenly", "", "percent")
     row("Fabric", "hot_leaf_amplification", "Hot leaves met, against the even draw", "×")
+    row("Fabric", "hot_port_hit_rate", "Handoffs that met a hot port", "", "percent")
+    row("Fabric", "hot_port_hit_rate_even", "The same, target drawn evenly", "", "percent")
+    row("Fabric", "hot_port_amplification", "Hot ports met, against the even draw", "×")
     for role in ROLES:
         row("Fabric", f"fabric_roles/{role}/load_busiest", f"Load {role}, busiest", "", "percent")
         row("Fabric", f"fabric_roles/{role}/load_mean", f"Load {role}, mean", "", "percent")

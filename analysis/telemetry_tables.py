@@ -97,7 +97,7 @@ def pause_note(arm: ArmResult) -> str:
 
 
 def scheduler_rows(arms: Sequence[ArmResult]) -> list[dict[str, str]]:
-    """Hot leaves met by handoffs, a row an arm with queues."""
+    """Hot leaves and hot ports met by handoffs, a row an arm with queues."""
     return [
         {
             "label": arm.label,
@@ -107,6 +107,9 @@ def scheduler_rows(arms: Sequence[ArmResult]) -> list[dict[str, str]]:
             "rate": percent(arm.summary["hot_leaf_hit_rate"]),
             "even": percent(arm.summary["hot_leaf_hit_rate_even"]),
             "ratio": number(arm.summary["hot_leaf_amplification"]),
+            "port_rate": percent(arm.summary["hot_port_hit_rate"]),
+            "port_even": percent(arm.summary["hot_port_hit_rate_even"]),
+            "port_ratio": number(arm.summary["hot_port_amplification"]),
             "rate_bytes": percent(arm.summary["hot_leaf_hit_rate_bytes"]),
             "even_bytes": percent(arm.summary["hot_leaf_hit_rate_even_bytes"]),
             "ratio_bytes": number(arm.summary["hot_leaf_amplification_bytes"]),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from scenario.models import Scenario
 from scenario.scale import HEADER_BYTES
-from simulation.run import SimulationResult, simulate
+from simulation.run import Model, SimulationResult, simulate
 
 #: What a run takes besides serving, roughly: bring-up, link check, writing.
 AROUND_WALL_S = 25.0
@@ -17,7 +17,7 @@ LONG_MINUTES = 8.0
 def fabric_free(scenario: Scenario) -> SimulationResult:
     """The scenario on an infinite core, at the rate that headers leave: about as long as serving will take."""
     payload_share = (scenario.scale.frame_bytes - HEADER_BYTES) / scenario.scale.frame_bytes
-    return simulate(scenario, infinite_core=True, goodput_share=payload_share)
+    return simulate(scenario, infinite_core=True, model=Model(payload_share))
 
 
 def wall_minutes(end_s: float, dilation: float | None, runs: int = 1) -> float:

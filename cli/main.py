@@ -9,8 +9,8 @@ from cli.app import app
 from cli.app import run as main
 
 VERBS = (
-    "compare", "run", "failover", "report", "diagnose", "fabric", "cabling", "cost", "kv", "calibrate", "trace",
-    "schema", "controller", "doctor",
+    "compare", "run", "simulate", "failover", "report", "diagnose", "fabric", "cabling", "cost", "kv", "calibrate",
+    "trace", "schema", "controller", "doctor",
 )  # fmt: skip
 
 # A verb that is named is imported alone: all of them together take seconds.

@@ -10,7 +10,6 @@ from pathlib import Path
 from emulation.launch import MACHINE_CHECK
 from results.reader import RunFolder
 from scenario.errors import TestbedError
-from scenario.fabric_section import SWITCHES
 
 #: Folders of arms that an answer lists.
 _LISTED = 6
@@ -33,7 +32,12 @@ def why_no_controller(folder: Path, socket: Path, error: Exception, command: str
         )
     if not (folder / "scenario.yaml").exists():
         return _not_a_run(folder, command)
-    if _data_plane(folder) == "linux":
+    try:
+        plane = RunFolder(folder).scenario().fabric.switch
+    except TestbedError as problem:
+        hint = f"if nothing runs any more, the run has failed: see {folder}/runner.log"
+        return f"its scenario cannot be read: {problem}", hint
+    if plane == "linux":
         return (
             "this run has no controller: fabric.switch is linux, and the kernel forwards by static routes",
             "routes.json in the folder has them; probes and repairs need fabric.switch: ovs",
@@ -52,13 +56,6 @@ def why_no_controller(folder: Path, socket: Path, error: Exception, command: str
         f"no controller listens; the last step in events.jsonl is {last}",
         f"if nothing runs any more, the run has failed: see {folder}/runner.log and controller.log",
     )
-
-
-def _data_plane(folder: Path) -> str:
-    try:
-        return RunFolder(folder).scenario().fabric.switch
-    except TestbedError:  # a file that is no scenario
-        return SWITCHES[0]
 
 
 def _not_a_run(folder: Path, command: str) -> tuple[str, str]:

@@ -10,6 +10,8 @@ from rich.table import Table
 
 from cli import options
 from cli.app import out, print_json
+from cli.outputs import write_file
+from results.reader import RunFolder
 from scenario.errors import InputError
 from traffic.kv import kv_model
 from traffic.readers.trace import FORMATS, Trace, format_named
@@ -20,6 +22,11 @@ verbs = typer.Typer(
     help="Traces and logs of requests.\n\nExample: .venv/bin/zcube trace stats AzureLLMInferenceTrace_code.csv",
 )
 
+#: Column of requests.parquet -> of the table format.
+_RECORDED = {
+    "t_arrival_s": "arrival_s",
+    **{name: name for name in ("input_tokens", "output_tokens", "cached_tokens", "session_id", "tenant", "turn")},
+}
 #: A matrix with more rows or columns is not printed; --json has it all.
 _SHOWN_GPUS = 24
 
@@ -55,6 +62,22 @@ def stats(
         print_json(found)
         return
     _print(found)
+
+
+@verbs.command()
+def record(
+    run: Annotated[Path, typer.Argument(help="folder of a run that served requests")],
+    to: Annotated[Path, typer.Option("--out", help="CSV file to write, for --trace or workload.kind: table")],
+    force: Annotated[bool, typer.Option("--force", help="replace the file if it is there")] = False,
+) -> None:
+    """The requests of a run, each at the time at which it arrived: the same load as an open loop."""
+    columns = ["request_id", *_RECORDED]
+    rows = RunFolder(run).requests(columns).dropna(subset=["t_arrival_s"])
+    if rows.empty:
+        raise InputError("run folder", str(run), "no request arrived in it")
+    rows = rows.sort_values(["t_arrival_s", "request_id"]).drop(columns="request_id").rename(columns=_RECORDED)
+    write_file(to, rows.dropna(axis="columns", how="all").to_csv(index=False), force=force)
+    out.print(f"{to}: {len(rows):,} requests over {rows['arrival_s'].max():,.1f} s", highlight=False, markup=False)
 
 
 def _print(found: dict[str, Any]) -> None:

@@ -365,6 +365,7 @@ class FabricApp(sdn.App):
                 "last_barrier_ms": round(1e3 * (now - event_s), 3),
                 "phases": len(phases),
                 "changes": changes,
+                "switches": sorted({change.switch for phase in phases for change in phase}),
                 "unanswered": unanswered,
             }
         )

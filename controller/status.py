@@ -19,7 +19,7 @@ seconds, comparable with those of other processes on the machine.
                       "link_down": true}],
      "failures": ["odd1-eth5--even2-eth5"],
      "repairs": [{"down": [...], "before": [...], "event_monotonic_s": 2.0, "computed_ms": 6.1,
-                  "last_barrier_ms": 9.3, "phases": 2, "changes": 4, "unanswered": []}]}
+                  "last_barrier_ms": 9.3, "phases": 2, "changes": 4, "switches": ["odd1", ...], "unanswered": []}]}
 
 `rules_wanted` is what the switch should have now, repair rules included, and `rules_present` what of it the switch has
 confirmed; groups likewise. When it connected, `rules_kept` were there and right, and `rules_sent` were sent. `foreign`

@@ -11,6 +11,7 @@ import numpy as np
 from emulation.counter_check import CounterDifference
 from emulation.ovs_counters import DatapathCounts
 from emulation.pressure import Waits
+from emulation.sampling_gaps import PERIODS, UNSEEN_PERIODS
 from scenario.fidelity_section import FidelitySection
 
 #: By how much less load is advised where a check failed of which nobody knows how far it is from its limit.
@@ -77,7 +78,7 @@ def sampler_checks(
 ) -> list[Check]:
     """The queue sampler: its lag, its cost, and for how long it did not look."""
     wall_s = max(1e-9, sampler.get("wall_s", 1.0))
-    unseen = 100 * sampler.get("unseen_s", 0.0) / wall_s
+    unseen = 100 * sampler.get("unseen_s", 0.0) / max(1e-9, sampler.get("serving_s", 1.0))
     left_out, taken = int(sampler.get("skipped_ticks", 0)), int(sampler.get("ticks", 0))
     return [
         Check(
@@ -88,8 +89,8 @@ def sampler_checks(
         Check(
             "sampler_gap_pct", unseen, "% of serving", f"<= {limits.sampler_gap_pct:g}",
             unseen <= limits.sampler_gap_pct,
-            f"time beyond 8 sample periods ({8 * period_ms:.0f} ms) without a look at a switch's queues, of the switch"
-            " with most of it: peaks in it were not seen", ONE_STEP,
+            f"time of gaps beyond {UNSEEN_PERIODS} sample periods ({UNSEEN_PERIODS * period_ms:.0f} ms) without a look"
+            " at a switch's queues, of the switch with most of it: peaks in it were not seen", ONE_STEP,
         ),
         Check(
             "sampler_cpu_pct", 100 * sampler.get("cpu_s", 0.0) / wall_s, "% of a core", "<= 15 wanted", None,
@@ -142,7 +143,7 @@ def telemetry_checks(sampler: Mapping[str, float], counters: CounterDifference |
     if "gaps" in sampler:
         checks.append(Check(
             "sampler_gap_max_ms", sampler["gap_max_ms"], "wall ms", "told", None,
-            f"longest of {many(int(sampler['gaps']), 'gap')} of more than 3 periods without a sample of a node,"
+            f"longest of {many(int(sampler['gaps']), 'gap')} of more than {PERIODS} periods without a sample of a node,"
             f" {sampler['gaps_node_s']:.3g} s summed over {int(sampler['nodes'])} nodes (gaps.parquet)",
         ))  # fmt: skip
     if (found := counters) is not None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from emulation.agents import AgentPool
 from emulation.interfaces import Interfaces
 from emulation.network import EmulatedNetwork
+from emulation.switch_caches import SwitchCaches
 from scenario.errors import InputError
 from scenario.models import FaultEvent, FaultsSection
 from topologies.fabric import End, Fabric, FabricError
@@ -88,6 +89,7 @@ class FaultPlayer:
         self._events = sorted(self.faults.events, key=lambda event: event.at_s)
         self._ledger = FaultLedger(self.network.fabric)
         self._interfaces = Interfaces(self.network.node_pid)
+        self._caches = SwitchCaches(self.network)
 
     def step(self, pool: AgentPool) -> None:
         """Do what is due; to be called often."""
@@ -121,9 +123,10 @@ class FaultPlayer:
     def finish(self) -> list[dict[str, object]]:
         """Wait for what was started, and log the events that serving did not last for; returns them.
 
-        Raises RunError when a change of an interface was refused.
+        Raises RunError when a change of an interface was refused, or a switch did not drop its cache.
         """
         self._interfaces.finish()
+        self._caches.finish()
         served_s = (time.monotonic_ns() - self.start_ns) / 1e9 / self.dilation
         missed: list[dict[str, object]] = [
             {"at_s": event.at_s, "down": list(event.down), "up": list(event.up), "served_s": round(served_s, 3)}
@@ -150,6 +153,7 @@ class FaultPlayer:
         for repair in status.get("repairs", ())[self._told :]:
             self._told += 1
             self.repairs.append(repair)
+            self._caches.drop(repair["switches"])
             self.log({"event": "repaired", "t_monotonic_s": time.monotonic(), **repair})
         if down != self._down:
             self._down = down

@@ -42,8 +42,9 @@ from emulation.sampling import SamplerProcess, rates_hz, sample_hz
 from emulation.serve import ServingLoop
 from emulation.stopping import WRITING, WRITTEN
 from emulation.watch import ConnectionWatch
+from results.parts import join
 from results.reader import RunFolder
-from results.schema import GPUS, REQUESTS, TRANSFERS
+from results.schema import GPUS, PORTS, REQUESTS, TRANSFERS
 from results.writer import EventLog, open_log, write_json, write_table, write_text
 from scenario.errors import RunError, TestbedError
 from scenario.fault_names import slow_ports
@@ -304,6 +305,7 @@ class Run:
             TRANSFERS,
             transfer_rows.rows(self.fabric, self.scenario, self.scale, sent, reference, loop.start_ns, history),
         )
+        join(self.folder / "ports.parquet", PORTS)  # last of the tables: until then its parts can be read
         measured = fidelity.Measured(
             link_deviations=[rate.deviation for rate in rates],
             links_total=2 * len(self.fabric.links),

@@ -1,8 +1,8 @@
 """Samples every port's egress counters and backlog while a run goes on: a process of its own, beside the runner.
 
 Input (one JSON object a line): the settings, then {"start_ns": t0}; the end of input ends it. It writes
-ports.parquet and gaps.parquet and prints one JSON object of statistics about itself. Times are those at which a dump
-was taken, not those at which it was due.
+parts of ports.parquet (`results.parts`; the runner joins them) and gaps.parquet, and prints one JSON object of
+statistics about itself. Times are those at which a dump was taken, not those at which it was due.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import pyarrow as pa
 from emulation.priority import SAMPLER, favour
 from emulation.qdisc_dump import Layout, QdiscDump, counters_of, rows_of
 from emulation.sampling_gaps import Watch, gap_rows
+from results.parts import PART_S, PartsWriter
 from results.schema import GAPS, PORTS
-from results.writer import TableWriter, write_table
+from results.writer import write_table
 
 #: A node of which no counter moved is at rest: it is looked at every so many turns until one does. What a burst can
 #: queue until it is seen is about two frames.
 REST = 4
-_FLUSH_S = 2.0
 _LOOK_AT_INPUT_S = 0.1
 
 
@@ -49,9 +49,6 @@ class Node:
     times_ns: list[int] = field(default_factory=list)
     last: bytes = b""
     next_tick: int = 0
-    gap_limit_ns: float = math.inf
-    unseen_ns: float = 0.0
-    seen_ns: int = 0
 
     def take(self, tick: int) -> bool:
         """Keep one more dump, and say when the next is due; False when it was not as expected."""
@@ -63,9 +60,6 @@ class Node:
             return False
         taken_ns = time.monotonic_ns()
         self.times_ns.append(taken_ns)
-        if self.seen_ns:
-            self.unseen_ns += max(0.0, taken_ns - self.seen_ns - self.gap_limit_ns)
-        self.seen_ns = taken_ns
         now = bytes(view)
         ticks = self.every * (REST if now == self.last else 1)
         self.watch.sampled(taken_ns, ticks)
@@ -83,7 +77,7 @@ class Sampler:
     def __init__(self, settings: dict[str, Any]) -> None:
         self.dilation = float(settings["dilation"])
         self.byte_factor = float(settings["byte_factor"])
-        self.table = TableWriter(Path(settings["path"]), PORTS)
+        self.table = PartsWriter(Path(settings["path"]), PORTS)
         self.gaps_path = Path(settings["path"]).with_name("gaps.parquet")
         fastest_hz = max(entry["hz"] for entry in settings["nodes"])
         self.period_s = 1 / fastest_hz
@@ -92,11 +86,10 @@ class Sampler:
             dump = QdiscDump(entry["pid"])
             layout = dump.layout(dump.read())
             every = max(1, round(fastest_hz / entry["hz"]))
-            room = bytearray(layout.size * (16 + int(1.5 * _FLUSH_S * fastest_hz / every)))
-            watch = Watch(round(self.period_s * 1e9))
-            gap_ns = 1e9 * entry["gap_s"] if entry["gap_s"] else math.inf
-            name, ports = entry["name"], entry["ports"]
-            self.nodes.append(Node(name, ports, every, dump, layout, room, watch, gap_limit_ns=gap_ns))
+            room = bytearray(layout.size * (16 + int(1.5 * PART_S * fastest_hz / every)))
+            after_s = entry["unseen_after_s"]
+            watch = Watch(round(self.period_s * 1e9), math.inf if after_s is None else 1e9 * after_s)
+            self.nodes.append(Node(entry["name"], entry["ports"], every, dump, layout, room, watch))
         self.blocks: queue.Queue[list[tuple[Node, bytearray, list[int]]] | None] = queue.Queue()
         self.writer = threading.Thread(target=self.write, daemon=True)
         self.writer.start()
@@ -114,7 +107,7 @@ class Sampler:
         cpu_before, began = time.process_time(), time.monotonic()
         poller = select.poll()
         poller.register(0, select.POLLIN | select.POLLHUP)
-        tick, next_flush, next_look = 0, began + _FLUSH_S, began
+        tick, next_flush, next_look = 0, began + PART_S, began
         while True:
             due = began + tick * self.period_s
             now = time.monotonic()
@@ -134,12 +127,11 @@ class Sampler:
                 next_look = now + _LOOK_AT_INPUT_S
             if now >= next_flush:
                 self.flush()
-                next_flush = now + _FLUSH_S
+                next_flush = now + PART_S
         ended_ns = time.monotonic_ns()
         self.flush()
         self.blocks.put(None)
         self.writer.join()
-        self.table.close()
         if self.failure is not None:
             raise self.failure
         gaps = []
@@ -156,7 +148,8 @@ class Sampler:
             "lag_p99_ms": float(np.percentile(lags, 99) * 1e3),
             "lag_max_ms": float(lags.max() * 1e3),
             "odd_dumps": self.odd_dumps,
-            "unseen_s": max(node.unseen_ns for node in self.nodes) / 1e9,
+            "serving_s": max(0, ended_ns - self.start_ns) / 1e9,
+            "unseen_s": max(node.watch.unseen_s for node in self.nodes),
             "gaps": len(gaps),
             "gaps_node_s": sum(float(row["length_wall_s"]) for row in gaps),
             "gap_max_ms": max((1e3 * float(row["length_wall_s"]) for row in gaps), default=0.0),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from emulation.network import EmulatedNetwork
+from emulation.sampling_gaps import UNSEEN_PERIODS
 from scenario.errors import RunError
 from scenario.models import FabricSection, TelemetrySection
 from scenario.scale import Scale
@@ -18,9 +19,6 @@ from topologies.paths import Path as FlowPath
 
 #: For ports that no planned path leaves by, and for receivers' NICs, which send ACKs alone.
 IDLE_HZ = 10.0
-#: Sample periods without a sample from which on a switch's queues went unseen: four frame times of its ports at the
-#: usual two samples a frame time. A queue at rest is looked at every fourth.
-GAP_PERIODS = 8
 
 
 def sample_hz(fabric: FabricSection, telemetry: TelemetrySection, scale: Scale) -> float:
@@ -44,9 +42,10 @@ class SamplerProcess:
     def __init__(
         self, network: EmulatedNetwork, rates: Mapping[str, float], table: Path, scale: Scale, log: IO[bytes]
     ) -> None:
-        """Start the process; it waits. `rates` is that of `rates_hz`, `table` the file to write. Raises RunError."""
+        """Start the process; it waits. `rates` is that of `rates_hz`, `table` the file to write parts of. Raises
+        RunError."""
         full = max(rates.values())
-        gap_s = GAP_PERIODS / full
+        unseen_after_s = UNSEEN_PERIODS / full
         settings = {
             "path": str(table),
             "dilation": scale.dilation,
@@ -58,7 +57,9 @@ class SamplerProcess:
                     "ports": {port.name: port.number for port in owner.ports},
                     "hz": rates[owner.name],
                     # Ports at rest are looked at less often on purpose, and hosts as often as somebody asked for.
-                    "gap_s": gap_s if owner.name in network.fabric.switch_by_name and rates[owner.name] == full else 0,
+                    "unseen_after_s": unseen_after_s
+                    if owner.name in network.fabric.switch_by_name and rates[owner.name] == full
+                    else None,
                 }
                 for owner in network.fabric.nodes
             ],
@@ -103,7 +104,7 @@ class SamplerProcess:
         self._say({"start_ns": start_ns})
 
     def finish(self) -> dict[str, float]:
-        """End it; the table is complete. Returns its statistics about itself. Raises RunError."""
+        """End it; all parts of the table are there. Returns its statistics about itself. Raises RunError."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         statistics = self._hear()

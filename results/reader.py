@@ -4,6 +4,7 @@ traceback."""
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +16,18 @@ import pyarrow.parquet as pq
 import yaml
 from pydantic import ValidationError
 
+from results.parts import PartsLeft, parts_left
 from results.schema import SCHEMA_VERSION, TABLES
 from results.writer import VERSION_KEY, partial_name
 from scenario.errors import InputError
 from scenario.models import Scenario
+
+#: Every run's scenario.yaml has them, whatever wrote it; sections that came later are absent from older ones.
+_SECTIONS = ("name", "seed", "fabric", "routing", "scale", "serving", "workload", "transport", "telemetry")
+
+
+class IncompleteTable(UserWarning):
+    """A table was read of which a part is missing, as its run was ended before it was whole; the text says how much."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +75,10 @@ class RunFolder:
         return (self.path / name).is_file()
 
     def scenario(self) -> Scenario:
-        """The resolved scenario of the run."""
+        """The resolved scenario of the run. A file that is cut is an error, and not a scenario of defaults."""
+        given = self.scenario_dict()
         try:
-            return Scenario.model_validate(self.scenario_dict())
+            scenario = Scenario.model_validate(given)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
@@ -78,6 +88,14 @@ class RunFolder:
                 first["msg"],
                 self._newer_hint(),
             ) from error
+        if missing := [name for name in _SECTIONS if name not in given]:
+            raise InputError(
+                str(self.path / "scenario.yaml"),
+                ", ".join(given),
+                f"has no {missing[0]}, and a run writes all its settings",
+                "The file is cut, or not that of a run: run it again.",
+            )
+        return scenario
 
     def scenario_dict(self) -> dict[str, Any]:
         """scenario.yaml as it stands in the file."""
@@ -153,7 +171,10 @@ class RunFolder:
         return _frame(self.table("transfers", columns))
 
     def ports(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
-        """ports.parquet: egress samples; `node` is categorical, since there may be millions of rows."""
+        """ports.parquet: egress samples; `node` is categorical, since there may be millions of rows.
+
+        Of a run that was ended before its time: what there is, with the warning `IncompleteTable`.
+        """
         return _frame(self.table("ports", columns, dictionary=("node",)))
 
     def gpus(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
@@ -178,8 +199,19 @@ class RunFolder:
     def table(self, name: str, columns: Sequence[str] | None = None, dictionary: Sequence[str] = ()) -> pa.Table:
         """One of the tables of `results.schema.TABLES` as Arrow, with the columns asked for (default: all
         known)."""
-        path = self._existing(f"{name}.parquet")
         wanted = list(columns) if columns is not None else list(TABLES[name].names)
+        left = self.left_of(name)
+        if left is None or not left.rows:
+            return self._read(self._existing(f"{name}.parquet"), wanted, dictionary)
+        warnings.warn(f"{self.path}: {left}", IncompleteTable, stacklevel=3)
+        return pa.concat_tables([self._read(part, wanted, dictionary) for part in left.parts]).unify_dictionaries()
+
+    def left_of(self, name: str) -> PartsLeft | None:
+        """What there is of a table that is not whole, since the run was ended before; None where it is whole, or
+        absent, or of those that are written in one go."""
+        return parts_left(self.path / f"{name}.parquet")
+
+    def _read(self, path: Path, wanted: list[str], dictionary: Sequence[str]) -> pa.Table:
         try:
             with pq.ParquetFile(path, read_dictionary=[c for c in dictionary if c in wanted]) as file:
                 present = file.schema_arrow
@@ -225,7 +257,9 @@ class RunFolder:
         if path.is_file():
             return path
         hint = "Is this the folder of a run?"
-        if partial_name(path).exists():
+        if (left := parts_left(path) or self.left_of("ports")) is not None:  # samples are joined last of all tables
+            hint = f"The run was ended before its results were written: {left}. Run it again."
+        elif partial_name(path).exists():
             hint = f"{partial_name(path).name} is there: the run ended before it was complete. Run it again."
             if path.suffix == ".parquet" and not _has_index(partial_name(path)):
                 hint = hint.replace("complete.", "complete, and without its index, so its rows cannot be read.")
@@ -245,6 +279,8 @@ class RunFolder:
             )
 
     def _newer_hint(self) -> str:
+        if not self.has("meta.json"):  # of a run that goes on, or was ended
+            return "The file is damaged, or not that of a run."
         return f"The folder was written by zcube {self.meta().get('zcube_version', '(unknown)')}."
 
     def _damaged(self, name: str, error: Exception) -> InputError:

@@ -101,7 +101,7 @@ PORTS = pa.schema(
     ]
 )
 
-#: Stretches in which a node's ports had no sample for longer than three of the periods that were due then.
+#: Stretches in which a node's ports had no sample (`emulation.sampling_gaps`).
 GAPS = pa.schema(
     [
         ("node", pa.string()),
@@ -110,6 +110,7 @@ GAPS = pa.schema(
         ("length_s", pa.float64()),
         ("length_wall_s", pa.float64()),
         ("period_wall_s", pa.float64()),  # that was due
+        ("unseen_wall_s", pa.float64()),  # how much of it counts as unseen: the check sampler_gap_pct adds it by node
     ]
 )
 

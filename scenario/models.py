@@ -23,6 +23,7 @@ from scenario.fidelity_section import FidelitySection
 from scenario.flow_control_section import FlowControlSection, refuse_unfit_marks
 from scenario.section import Section
 from scenario.serving_section import ServingSection
+from scenario.simulation_section import SimulationSection
 from scenario.transport_section import TransportSection, refuse_for_mooncake
 from scenario.workload_section import CodingAgentWorkload, Workload
 from topologies.paths import POLICIES, TCP, UDP, default_policy
@@ -42,6 +43,7 @@ __all__ = [
     "Scenario",
     "Section",
     "ServingSection",
+    "SimulationSection",
     "SlowCable",
     "SwapFault",
     "TelemetrySection",
@@ -98,6 +100,7 @@ class Scenario(Section):
     telemetry: TelemetrySection = TelemetrySection()
     fidelity: FidelitySection = FidelitySection()
     faults: FaultsSection = FaultsSection()
+    simulation: SimulationSection = SimulationSection()
     background: tuple[BackgroundItem, ...] = Field((), max_length=100, description="traffic beside the workload")
 
     @model_validator(mode="after")

@@ -150,7 +150,7 @@ def test_every_check_that_may_fail_has_a_label_and_a_next_step() -> None:
     measured = fidelity.Measured(
         link_deviations=[0.5], links_total=1, rounds_again=0, lone_deviations=[0.5], lone_ideal_s=0.1,
         losses=Losses.__new__(Losses), resolution_frames=3, budget_used=9, maxmin_ratios=[9.0], transfers_done=2,
-        sampler={"unseen_s": 9.0, "wall_s": 9.0}, sampler_period_ms=1, frame_time_ms=1,
+        sampler={"unseen_s": 9.0, "serving_s": 9.0}, sampler_period_ms=1, frame_time_ms=1,
         timer_lags_s=[9.0], report_lags_s=[], cpu_share=1.0, complaints=("wrong",),
         waits=Waits(mean_wait_s=9.0, waited_share=1.0), datapath=DatapathCounts(lost=5),
     )  # fmt: skip

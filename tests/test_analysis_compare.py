@@ -272,6 +272,8 @@ def test_the_report_shows_queues_and_the_scheduler(tmp_path: Path) -> None:
     assert label in row and f"{hottest['longest_over_s']:.2f} from {hottest['longest_over_start_s']:.2f}" in row
     met = page[page.index("Does the scheduler meet hot") :].split("<tbody>")[1].split("</tr>")[0]
     assert percent(first["hot_leaf_hit_rate"]) in met and number(first["hot_leaf_amplification"]) in met
+    ports = [percent(first[f"hot_port_hit_rate{name}"]) for name in ("", "_even")]
+    assert "".join(f'<td class="num">{cell}</td>' for cell in ports) in met
     queue = page[page.index("<h2>Decode queue") :].split("</tbody>")[0]
     assert short(first["decode_queue"]["decoding"]["mean"]) in queue
 

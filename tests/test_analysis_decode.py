@@ -14,7 +14,7 @@ from analysis_runs import Plan, make_run
 
 from analysis import metrics, ports
 from analysis.decode_queue import decode_queue, total_steps
-from analysis.hot_leaf import Crossing, hot_leaf_rates, hot_leaves, redirected, target_gpus
+from analysis.hot_leaf import Crossing, hot_leaf_rates, hot_leaves, hot_ports, redirected, target_gpus
 from results.reader import RunFolder, Scale, Window
 from results.schema import REQUESTS, STAGES
 from scenario.models import FabricSection, Scenario, ServingSection
@@ -184,6 +184,40 @@ def test_a_hot_leaf_of_the_sender_cannot_be_avoided() -> None:
     assert (rates["hot_leaf_hit_rate"], rates["hot_leaf_hit_rate_even"], rates["hot_leaf_amplification"]) == (1, 1, 1)
 
 
+def test_hot_ports_tell_targets_apart_where_every_path_crosses_the_hot_leaf() -> None:
+    """ZCube of 8 GPUs, two odd and two even switches: gpu1 reaches gpu5 to gpu8 by even4 and odd1 each.
+
+    Hot are even4's port to gpu7 until 2 s, and odd1's port to even4 that leads to gpu5 and gpu7 from 4 to 6 s; gpu1's
+    own NIC all the time, which is no port of the fabric. Handoffs at 1 s to gpu7 (meets it; one target in four would),
+    1.5 s to gpu5 (does not; one in four), 5 s to gpu5 (meets it; two in four), 8 s to gpu6 (nothing is hot).
+    Ports: 2 of 4; evenly (1/4 + 1/4 + 1/2 + 0) / 4 = 1/4. Leaves: 3 of 4 whatever the target.
+    Bytes 10, 20, 30, 40, half by each of two paths, one of which meets it: (5 + 15) / 100; evenly
+    (10/8 + 20/8 + 30/4) / 100.
+    """
+    small = FabricSection(kind="zcube", gpus=8, gpus_per_server=2, asic_ports=4)
+    scenario = Scenario(fabric=small, serving=ServingSection(shape="D"))
+    fabric = build(small)
+    ways = {dst: dict(enumerate(Crossing(scenario, fabric, True).pair("gpu1", dst))) for dst in ("gpu5", "gpu7")}
+    assert ways["gpu5"][0][1] == {"odd1-eth8", "even4-eth1"} and ways["gpu7"][0][1] == {"odd1-eth8", "even4-eth3"}
+    found = queues(
+        fabric,
+        {("even4", 3): [20, 0, 0, 0, 0], ("odd1", 8): [0, 0, 16, 0, 0], ("gpu1", 1): [99] * 5},
+        [0.0, 2.0, 4.0, 6.0, 10.0],
+    )
+    assert hot_ports(found).at(1.0) == {"even4-eth3"} and hot_ports(found).at(5.0) == {"odd1-eth8"}
+    targets, starts = ("gpu7", "gpu5", "gpu5", "gpu6"), (1.0, 1.5, 5.0, 8.0)
+    candidates = json.dumps({"decode": {f"gpu{n}": 0 for n in range(5, 9)}})
+    rows = table(*(request(n, at(1, 2, 3, 4), target, candidates=candidates) for n, target in enumerate(targets)))
+    moved = pd.DataFrame([transfer(n, targets[n], starts[n], 10 * (n + 1)) for n in range(4)])
+    rates = hot_leaf_rates(rows, moved, found, scenario)
+    names = ("hit_rate", "hit_rate_even", "amplification")
+    assert [rates[f"hot_leaf_{name}"] for name in names] == pytest.approx([0.75, 0.75, 1])
+    assert [rates[f"hot_port_{name}"] for name in names] == pytest.approx([0.5, 0.25, 2])
+    assert [rates[f"hot_port_{name}_bytes"] for name in names] == pytest.approx([0.2, 0.1125, 0.2 / 0.1125])
+    assert rates["hot_port_any_share"] == rates["hot_leaf_any_share"] == pytest.approx(0.75)
+    assert rates["hot_port_reason"] is None
+
+
 def test_what_cannot_be_said_is_null_with_a_reason() -> None:
     fabric = build(SCENARIO.fabric)
     end = fabric.attachment["gpu18", 1]
@@ -193,6 +227,7 @@ def test_what_cannot_be_said_is_null_with_a_reason() -> None:
     rates = hot_leaf_rates(alone, moved, found, SCENARIO)
     assert rates["hot_leaf_hit_rate"] == 1 and np.isnan(rates["hot_leaf_hit_rate_even"])  # type: ignore[arg-type]
     assert "names no target but the chosen one" in str(rates["hot_leaf_reason"])
+    assert rates["hot_port_hit_rate"] == 1 and rates["hot_port_reason"] == rates["hot_leaf_reason"]
     inside = hot_leaf_rates(alone, moved[moved["bytes"] < 0], found, SCENARIO)
     assert inside["hot_leaf_reason"] == "no measured handoff crossed the fabric"
 
@@ -226,6 +261,7 @@ def test_planned_crossings_are_those_of_the_recorded_paths(kind: Any, tmp_path: 
             assert recorded in [set(leaves) for _, leaves in crossing.pair(row["src_gpu"], row["dst_gpu"])]
     found = metrics.summarise(run, resamples=10)
     assert 0 < found["hot_leaf_hit_rate"] <= found["hot_leaf_any_share"]
+    assert 0 < found["hot_port_hit_rate"] <= found["hot_leaf_hit_rate"] + (kind == "roft")  # a spine has ports too
     assert found["hot_leaf_amplification"] == pytest.approx(
         found["hot_leaf_hit_rate"] / found["hot_leaf_hit_rate_even"]
     )

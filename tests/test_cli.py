@@ -13,8 +13,11 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from tests_root import REPOSITORY
 from zcube_command import one_message, zcube, zcube_process
+
+from scenario.models import Scenario
 
 HEADER = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 ROW = "2023-11-16 18:17:03.9799600,4808,10\n"
@@ -144,6 +147,11 @@ def test_a_controller_that_does_not_answer_says_why(tmp_path: Path) -> None:
     arm.mkdir(parents=True)
     (arm / "scenario.yaml").touch()
     status("several runs", f"zcube controller status {arm}")
+    status("its scenario cannot be read", "scenario.yaml", "must hold one mapping", folder=arm)
+    whole = yaml.safe_dump(Scenario().model_dump(mode="json"), sort_keys=False)
+    (arm / "scenario.yaml").write_text(whole[: whole.index("transport:")])
+    status("scenario.yaml", "has no transport", folder=arm)
+    (arm / "scenario.yaml").write_text(whole)
     status("being brought up", folder=arm)
     (arm / "events.jsonl").write_text('{"event": "checking every link", "t_monotonic_s": 1.0}\n')
     status("the last step", "'checking every link'", folder=arm)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from tests_root import REPOSITORY
 
 from controller.rules import rules
@@ -14,6 +15,7 @@ from emulation.kernel_routes import SwitchRoutes, kernel_routes
 from emulation.kernel_switch import _difference
 from scenario.arms import arms
 from scenario.errors import InputError
+from scenario.fabric_section import FabricSection
 from scenario.fabric_spec import section_from_text
 from scenario.load import check_scenario
 from scenario.models import Scenario
@@ -78,7 +80,8 @@ def test_a_probe_needs_the_controller(tmp_path: Path) -> None:
     fabric = subprocess.run([*command, str(file)], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert fabric.returncode == 2 and "fabric.switch" in fabric.stderr and "fabric.switch: ovs" in fabric.stderr
     (tmp_path / "run").mkdir()
-    file.rename(tmp_path / "run" / "scenario.yaml")
+    resolved = Scenario(fabric=FabricSection(switch="linux")).model_dump(mode="json")
+    (tmp_path / "run" / "scenario.yaml").write_text(yaml.safe_dump(resolved))
     live = [*command, "--run", str(tmp_path / "run")]
     run = subprocess.run(live, cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert run.returncode == 2 and "has no controller" in " ".join(run.stderr.split())

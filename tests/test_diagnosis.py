@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from analysis_runs import Plan, make_run
 from typer.testing import CliRunner
 
 from analysis.confusion import NOTHING, Judged, confusion, rates
@@ -159,6 +160,22 @@ def test_the_command_writes_a_page_and_json(tmp_path: Path) -> None:
     assert "gateway delay" in page
     pictures = 4 + any(found["congested_intervals"].values())
     assert page.count("<figure>") == pictures
+
+
+def test_an_emulated_run_without_its_samples_is_no_simulation(tmp_path: Path) -> None:
+    """The diagnosis goes on from the replay and says what is missing; a comparison needs the queues and says so too."""
+    folder = make_run(tmp_path / "run", Plan(requests=60, warmup=5))
+    said = {}
+    for state in ("whole", "without ports.parquet"):
+        done = runner.invoke(app, ["diagnose", str(folder), "--no-what-if"])
+        assert done.exit_code in (0, 1), done.output
+        said[state] = " ".join((done.stdout + (folder / "diagnosis.html").read_text()).split())
+        (folder / "ports.parquet").unlink(missing_ok=True)
+    assert all("a simulation has no queues" not in text for text in said.values())
+    assert "ports.parquet is missing" not in said["whole"]
+    assert said["without ports.parquet"].count("ports.parquet is missing from the run folder of this emulation") >= 2
+    reported = runner.invoke(app, ["report", str(folder)])
+    assert isinstance(reported.exception, InputError) and "has no ports.parquet" in str(reported.exception)
 
 
 def test_a_run_without_serving_is_refused(tmp_path: Path) -> None:

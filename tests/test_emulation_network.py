@@ -23,7 +23,8 @@ from host_state import descendants, settled, snapshot  # noqa: E402
 
 from controller.status_socket import NAME as SOCKET_NAME  # noqa: E402
 from controller.status_socket import ask  # noqa: E402
-from results.reader import RunFolder  # noqa: E402
+from results.parts import PART_S  # noqa: E402
+from results.reader import IncompleteTable, RunFolder  # noqa: E402
 
 ZCUBE = [sys.executable, "-m", "cli.main"]
 SMALL = """
@@ -107,6 +108,10 @@ def test_a_small_comparison_end_to_end(tmp_path: Path) -> None:
         assert checks["packets_lost"]["ok"], checks["packets_lost"]
         assert checks["upcalls_lost"]["ok"], checks["upcalls_lost"]
         assert {"sampler_gap_pct", "cpu_pct"} <= checks.keys()
+        gaps, sampler = run.table("gaps").to_pandas(), run.fidelity()["sampler"]
+        assert (len(gaps), gaps["length_wall_s"].sum()) == (sampler["gaps"], pytest.approx(sampler["gaps_node_s"]))
+        unseen_s = gaps.groupby("node")["unseen_wall_s"].sum().max() if len(gaps) else 0.0
+        assert checks["sampler_gap_pct"]["value"] == pytest.approx(100 * unseen_s / sampler["serving_s"])
         assert run.fidelity()["limits_loosened"] == run.meta()["fidelity_limits_loosened"] == []
         assert (run.fidelity()["advice"] is None) == run.fidelity()["valid"]
         assert run.meta()["cabling"] == {
@@ -311,6 +316,30 @@ def agent_of(process: subprocess.Popen[str]) -> int:
             if b"traffic/agent.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
     raise AssertionError("no agent")
+
+
+def test_a_killed_run_keeps_its_samples_until_a_few_seconds_before(tmp_path: Path) -> None:
+    """kill -9 of the command, on which everything else depends: what it had sampled was on the disk in parts."""
+    before = snapshot()
+    process = start(tmp_path, "--arm", "ZCube")
+    wait_until_serving(tmp_path, process, more_s=7)
+    killed_s = time.monotonic()
+    process.kill()
+    process.communicate(timeout=30)
+    assert settled(before) == {}
+    run = RunFolder(tmp_path / "out" / "small" / "zcube")
+    assert not run.has("ports.parquet") and not run.has("meta.json")
+    serving_s = next(event["t_monotonic_s"] for event in events_of(run) if event["event"] == "serving")
+    with pytest.warns(IncompleteTable, match="incomplete"):
+        ports = run.ports()
+    assert serving_s + 0.2 + ports["t_wall_s"].max() > killed_s - PART_S - 1.5  # a part, and the writing of it
+    assert ports.groupby("node", observed=True)["t_wall_s"].max().min() > 2
+    left = run.left_of("ports")
+    assert left is not None and left.rows == len(ports) and not left.lost
+    told = subprocess.run(
+        [*ZCUBE, "report", str(run.path)], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 2 and "ports.parquet is incomplete" in " ".join(told.stderr.split())
 
 
 @pytest.mark.alone  # the run has some 2 s to write what it has

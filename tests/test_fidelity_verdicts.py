@@ -81,7 +81,7 @@ def test_a_good_run_is_valid() -> None:
         ({"complaints": ["transfer 7, queue pair gpu1 port 1 to gpu2 port 2"]}, "transfers_verified"),
         ({"report_lags_s": [0.2] * 9}, "engine_lag_p99_ms"),
         ({"cpu_share": 0.99}, "cpu_pct"),
-        ({"sampler": {"wall_s": 10.0, "unseen_s": 0.51}}, "sampler_gap_pct"),
+        ({"sampler": {"serving_s": 10.0, "unseen_s": 0.51}}, "sampler_gap_pct"),
         ({"waits": Waits(mean_wait_s=0.0061)}, "switch_wait_frames"),
         ({"datapath": DatapathCounts(lost=1)}, "upcalls_lost"),
         ({"datapath": DatapathCounts(dropped=1)}, "upcalls_lost"),
@@ -107,7 +107,7 @@ LOOSER: list[tuple[dict[str, float], dict[str, Any]]] = [
     ({"cpu_pct": 100}, {"cpu_share": 0.99}),
     ({"switch_wait_frames_max": 4}, {"waits": Waits(mean_wait_s=0.0075)}),
     ({"upcalls_lost_max": 5}, {"datapath": DatapathCounts(lost=5)}),
-    ({"sampler_gap_pct": 50}, {"sampler": {"wall_s": 10.0, "unseen_s": 4.0}}),
+    ({"sampler_gap_pct": 50}, {"sampler": {"serving_s": 10.0, "unseen_s": 4.0}}),
 ]
 
 

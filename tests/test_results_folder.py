@@ -169,6 +169,21 @@ def test_a_scenario_that_is_not_one_names_the_field(tmp_path: Path) -> None:
     assert "9.9" in str(caught.value)
 
 
+def test_a_scenario_that_is_cut_is_no_scenario_of_defaults(tmp_path: Path) -> None:
+    """Wherever a line of its first sections ends: what is left is often a valid file of fewer settings."""
+    file = tmp_path / "scenario.yaml"
+    writer.write_yaml(file, Scenario(name="whole", seed=7).model_dump(mode="json"))
+    lines = file.read_text().splitlines(keepends=True)
+    last = next(number for number, line in enumerate(lines) if line.startswith("telemetry:"))
+    for kept in range(last):
+        file.write_text("".join(lines[:kept]))
+        with pytest.raises(InputError, match=r"scenario\.yaml"):
+            RunFolder(tmp_path).scenario()
+    older = "".join(lines[: next(number for number, line in enumerate(lines) if line.startswith("faults:"))])
+    file.write_text(older)  # written before there were faults and background traffic: it has none
+    assert RunFolder(tmp_path).scenario() == Scenario(name="whole", seed=7)
+
+
 @pytest.mark.parametrize("text", ["[1, 2]", "{", "null"])
 def test_damaged_json_is_one_message(tmp_path: Path, text: str) -> None:
     (tmp_path / "meta.json").write_text(text)

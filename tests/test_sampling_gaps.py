@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from emulation.checks import sampler_checks, telemetry_checks
 from emulation.counter_check import compare_counters
 from emulation.sampling_gaps import Gap, Watch, gap_rows
 from results.schema import GAPS
+from scenario.fidelity_section import FidelitySection
 
 MS = 1_000_000
 
 
-def watched(*samples: tuple[float, int], end_ms: float, start_ms: float = 0.0) -> list[Gap]:
+def watched(
+    *samples: tuple[float, int], end_ms: float, start_ms: float = 0.0, unseen_after_ms: float = math.inf
+) -> list[Gap]:
     """Gaps of a node with ticks of 2 ms: (ms, ticks until the next sample is due)."""
-    watch = Watch(2 * MS)
+    watch = Watch(2 * MS, unseen_after_ms * MS)
     watch.begin(round(start_ms * MS), 1)
     for t_ms, ticks in samples:
         watch.sampled(round(t_ms * MS), ticks)
@@ -41,6 +47,44 @@ def test_what_is_missing_at_both_ends_counts_and_what_came_before_serving_does_n
     assert watched((-4, 4), (20, 1), end_ms=21) == []  # at rest as serving began: 24 ms may pass
 
 
+def test_unseen_is_what_of_a_gap_lies_beyond_eight_periods_of_the_full_rate() -> None:
+    """Ticks of 2 ms: eight periods are 16 ms. A gap of 6 to 16 ms has no unseen time, one of 21 ms has 5 ms."""
+    gaps = watched((2, 1), (18, 1), (39, 1), end_ms=40, unseen_after_ms=16)
+    assert gaps == [Gap(2 * MS, 18 * MS, 2 * MS), Gap(18 * MS, 39 * MS, 2 * MS, 5 * MS)]
+
+
+def test_whatever_is_unseen_is_a_gap_a_switch_at_rest_included() -> None:
+    """Three of its periods at rest would be 24 ms: what is judged after 16 ms must not be missing in the table."""
+    assert watched((2, 4), (18, 1), end_ms=20, unseen_after_ms=16) == []
+    assert watched((2, 4), (19, 1), end_ms=20, unseen_after_ms=16) == [Gap(2 * MS, 19 * MS, 8 * MS, 1 * MS)]
+
+
+def test_unseen_time_is_that_of_serving_as_gaps_are() -> None:
+    """From the start on, whatever came before; the last sample to the end counts."""
+    gaps = watched((-90, 1), (17, 1), end_ms=34.5, unseen_after_ms=16)
+    assert [gap.unseen_ns for gap in gaps] == [1 * MS, 1.5 * MS]
+
+
+def test_what_fidelity_judges_is_the_sum_of_the_table() -> None:
+    watch = Watch(2 * MS, 16.0 * MS)
+    watch.begin(0, 1)
+    for t_ms in (2, 10, 40, 80, 90):
+        watch.sampled(t_ms * MS, 1)
+    rows = gap_rows("leaf1", watch.finish(91 * MS), 0, 2.0)
+    assert [round(1e3 * float(row["unseen_wall_s"])) for row in rows] == [0, 14, 24, 0]
+    assert watch.unseen_s == pytest.approx(sum(float(row["unseen_wall_s"]) for row in rows)) == pytest.approx(0.038)
+    judged, told = (
+        {check.name: check for check in checks}
+        for checks in (
+            sampler_checks({"wall_s": 2.0, "serving_s": 1.0, "unseen_s": watch.unseen_s}, 2.0, 4.0, FidelitySection()),
+            telemetry_checks({"gaps": len(rows), "gap_max_ms": 40.0, "gaps_node_s": 0.088, "nodes": 1}, None),
+        )
+    )
+    assert judged["sampler_gap_pct"].value == pytest.approx(3.8) and judged["sampler_gap_pct"].ok
+    assert "time of gaps beyond 8 sample periods (16 ms)" in judged["sampler_gap_pct"].text
+    assert "longest of 4 gaps of more than 3 periods" in told["sampler_gap_max_ms"].text
+
+
 def test_rows_are_those_of_the_table_with_model_time_beside_wall_time() -> None:
     (row,) = gap_rows("leaf1", [Gap(1_000 * MS, 1_030 * MS, 2 * MS)], 400 * MS, 3.0)
     assert list(row) == GAPS.names
@@ -51,6 +95,7 @@ def test_rows_are_those_of_the_table_with_model_time_beside_wall_time() -> None:
         "length_s": pytest.approx(0.01),
         "length_wall_s": pytest.approx(0.03),
         "period_wall_s": pytest.approx(0.002),
+        "unseen_wall_s": 0.0,
     }
 
 

@@ -12,7 +12,7 @@ from analysis.metrics import summarise
 from results.reader import RunFolder
 from scenario.load import with_changes
 from scenario.models import Scenario
-from simulation.run import SimulationResult, simulate, write_run
+from simulation.run import Model, SimulationResult, simulate, write_run
 from topologies.fluid import capacities
 from traffic.kv import model_of
 
@@ -147,7 +147,7 @@ def test_round_robin_queue_pairs_take_turns_by_pair() -> None:
 
 def test_headers_take_their_share_of_the_rate(tmp_path: Path) -> None:
     scenario = on("roft", replaying(tmp_path, [(0.0, 40_000, 5)]))
-    plain, less = (simulate(scenario, goodput_share=share).requests[0] for share in (1.0, 0.8))
+    plain, less = (simulate(scenario, model=Model(share)).requests[0] for share in (1.0, 0.8))
     transfer = [stage_s(row, "kv_transfer", "decode_waiting") for row in (plain, less)]
     assert transfer[1] == pytest.approx(transfer[0] / 0.8)
 

@@ -18,6 +18,7 @@ from typing import Literal
 from topologies.fabric import End, Fabric, port_name
 from topologies.maxmin import max_min_rates
 from topologies.paths import Path, QueuePair
+from topologies.routes import NONE, Failures
 from topologies.routing import Routing
 
 Striping = Literal["adaptive", "static"]
@@ -313,14 +314,15 @@ def lanes(
     dst_gpu: str,
     routing: Routing = Routing(),  # noqa: B008  frozen
     ways: Mapping[QueuePair, Path] | None = None,
+    failures: Failures = NONE,
 ) -> tuple[Lane, ...]:
     """Every lane of a GPU pair. `ways` holds paths that were observed, which count instead of the planned ones."""
 
     def lane(qp: QueuePair) -> Lane:
-        way = (ways or {}).get(qp) or routing.path(fabric, qp)
+        way = (ways or {}).get(qp) or routing.path(fabric, qp, failures)
         return Lane(qp, tuple(port_name(end) for end in way.egress), way.links)
 
-    return tuple(lane(qp) for qp in routing.queue_pairs(fabric, src_gpu, dst_gpu))
+    return tuple(lane(qp) for qp in routing.queue_pairs(fabric, src_gpu, dst_gpu, failures))
 
 
 def paced(

@@ -7,7 +7,7 @@ uses the same queue pairs, one after the other; between other GPUs it shares cab
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from scenario.background_section import Background, FlowsBackground, IperfBackground
@@ -131,6 +131,14 @@ class WithBackground:
     def gpu_states(self) -> list[dict[str, object]]:
         """Of the workload."""
         return self._inner.gpu_states
+
+    def request_rows(self) -> Iterator[dict[str, object]]:
+        """Of the workload, one after the other."""
+        return self._inner.request_rows()
+
+    def gpu_rows(self) -> Iterator[dict[str, object]]:
+        """Of the workload, one after the other."""
+        return self._inner.gpu_rows()
 
     @property
     def window_s(self) -> tuple[float, float] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from scenario.background_section import IperfBackground
@@ -55,7 +54,6 @@ def demand(scenario: Scenario, fabric: Fabric, source: Source) -> Demand:
         (qp.src.port, qp.dst.port, 0 if routing.policy == "spray" else qp.index)
         for qp in one.queue_pairs(fabric, *pairs[0])
     }
-    arrivals = [at for at, request in source.initial() if request.request_id in source.measured_ids]
     paced = _paced(scenario)
     hops = max(
         len(routing.path(fabric, qp).switches)
@@ -73,7 +71,7 @@ def demand(scenario: Scenario, fabric: Fabric, source: Source) -> Demand:
         hops=hops,
         median_transfer_bytes=median_bytes,
         queue_pairs_per_transfer=len(pieces),
-        window_s=_window_s(arrivals),
+        window_s=arrival_window_s(source),
     )
 
 
@@ -115,10 +113,12 @@ def _paced(scenario: Scenario) -> dict[tuple[str, str], float]:
 def _median_flow(scenario: Scenario, source: Source) -> float:
     """Model bytes of the median flow that is measured."""
     if isinstance(source, FlowSource):
-        measured_flows = (f for f in source.plan.flows if f.message in source.plan.measured_ids)
+        ids = source.plan.measured_ids
+        measured_flows = (f for f in source.plan.flows if f.message in ids)
         return float(statistics.median(f.size_bytes for f in measured_flows if crosses_fabric(scenario, f)))
     model = model_of(scenario.serving)
-    measured = [r for r in source.requests if r.request_id in source.measured_ids]
+    measured_ids = source.measured_ids
+    measured = [r for r in source.requests if r.request_id in measured_ids]
     delta = scenario.serving.transfer_content == "delta"
     sent = (max(1, r.input_tokens - r.cached_tokens) if delta else r.input_tokens for r in measured)
     median_bytes = statistics.median(map(model.kv_bytes, sent))
@@ -151,7 +151,10 @@ def _flows_of_one(scenario: Scenario, size: int) -> list[Flow]:
     return [part for flow in flows for part in carried(scenario, nics, flow, 0)]
 
 
-def _window_s(arrivals: Sequence[float]) -> tuple[float, float]:
-    """First to last arrival; a second, where there is only one instant: throughput needs a stretch of time."""
+def arrival_window_s(source: Source) -> tuple[float, float]:
+    """First to last arrival of what is measured and waits for nothing; a second, where there is only one instant:
+    throughput needs a stretch of time."""
+    measured_ids = source.measured_ids
+    arrivals = [at for at, request in source.initial() if request.request_id in measured_ids]
     first, last = (min(arrivals), max(arrivals)) if arrivals else (0.0, 0.0)
     return (first, last) if last > first else (first, first + 1.0)

@@ -28,7 +28,7 @@ earlier than events already handled; what such an event sets off starts at the s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from scenario.models import Scenario
 from traffic.actions import Action, Event, TimerFired, TimerKind, TransferDone, TransferFailed
@@ -119,12 +119,20 @@ class Engine:
     def requests(self) -> list[dict[str, object]]:
         """Rows of the `requests` table, in order of request_id, those not yet arrived included (as
         unfinished)."""
-        return [self._lives[i].row() for i in sorted(self._lives)]
+        return list(self.request_rows())
+
+    def request_rows(self) -> Iterator[dict[str, object]]:
+        """The same one after the other: all at once they take more memory than the engine."""
+        return (self._lives[i].row() for i in sorted(self._lives))
 
     @property
     def gpu_states(self) -> list[dict[str, object]]:
         """Rows of the `gpus` table: a row where a GPU's state changes; times of one GPU never decrease."""
-        return list(self._states.rows)
+        return list(self.gpu_rows())
+
+    def gpu_rows(self) -> Iterator[dict[str, object]]:
+        """The same one after the other."""
+        return self._states.rows()
 
     @property
     def window_s(self) -> tuple[float, float] | None:

@@ -10,6 +10,7 @@ then never start.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 
 from scenario.flow_workloads import FlowWorkload
 from scenario.models import Scenario
@@ -135,12 +136,20 @@ class FlowEngine:
     @property
     def requests(self) -> list[dict[str, object]]:
         """Rows of the `requests` table: one a message, without tokens and stages."""
-        return [self._row(message, state) for message, state in zip(self._plan.messages, self._states, strict=True)]
+        return list(self.request_rows())
+
+    def request_rows(self) -> Iterator[dict[str, object]]:
+        """The same one after the other."""
+        return (self._row(message, state) for message, state in zip(self._plan.messages, self._states, strict=True))
 
     @property
     def gpu_states(self) -> list[dict[str, object]]:
         """No GPU computes here."""
         return []
+
+    def gpu_rows(self) -> Iterator[dict[str, object]]:
+        """None."""
+        return iter(())
 
     def _flow(self, number: int) -> PlannedFlow:
         if not 0 <= number < len(self._plan.flows):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from traffic.decode import Decode
 from traffic.prefill import Prefill
 
@@ -20,7 +22,6 @@ class GpuStates:
             one.noted_s = max(t_s, one.noted_s)
             self._changes.append((one.gpus, one.noted_s, state))
 
-    @property
-    def rows(self) -> list[dict[str, object]]:
+    def rows(self) -> Iterator[dict[str, object]]:
         """Rows of the `gpus` table."""
-        return [{"gpu": gpu, "t_s": at_s, "state": state} for gpus, at_s, state in self._changes for gpu in gpus]
+        return ({"gpu": gpu, "t_s": at_s, "state": state} for gpus, at_s, state in self._changes for gpu in gpus)

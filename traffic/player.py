@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Protocol
 
 from traffic.actions import Action, Event
@@ -26,6 +27,14 @@ class Player(Protocol):
     @property
     def requests(self) -> list[dict[str, object]]:
         """Rows of the requests table."""
+        ...
+
+    def request_rows(self) -> Iterator[dict[str, object]]:
+        """The same one after the other."""
+        ...
+
+    def gpu_rows(self) -> Iterator[dict[str, object]]:
+        """Rows of the gpus table one after the other."""
         ...
 
     @property
