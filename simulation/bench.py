@@ -30,7 +30,9 @@ from traffic.sources import make_source
 LOAD = 0.30
 #: GPUs -> ports of a switch, such that ZCube and two tiers of ROFT fit; handoffs of the curve.
 SIZES = {256: 64, 1024: 64, 4096: 128, 16384: 512}
-HANDOFFS, GOAL_S = 100_000, {1024: 60.0}
+#: Much KV a token, so that the rate of requests stays within what a scenario may ask for.
+MODEL = "llama-3.1-70b"
+HANDOFFS = 100_000
 MILLION, MILLION_GOAL_S, MEMORY_GOAL_GB = 1_000_000, 1800.0, 8.0
 _WARM_REQUESTS = 2000
 FABRICS: dict[str, dict[str, Any]] = {"roft": {"kind": "roft"}, "zcube": {"kind": "zcube"}}
@@ -41,7 +43,7 @@ def scenario(kind: str, gpus: int, requests: int) -> Scenario:
 
     def at(rate_per_s: float, count: int) -> Scenario:
         serving = {
-            "shape": "E", "layout": "split", "prefix_cache": "assumed", "prefill_tokens_per_s_per_gpu": 1_000_000.0,
+            "shape": "E", "model": MODEL, "layout": "split", "prefix_cache": "assumed", "prefill_tokens_per_s_per_gpu": 1_000_000.0,
             "prefill_base_ms": 1.0, "decode_step_ms": 1.0,
         }  # fmt: skip
         arrivals = {"kind": "poisson", "rate_per_s": rate_per_s}
