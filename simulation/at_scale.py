@@ -48,8 +48,9 @@ def arms(gpus: int) -> dict[str, dict[str, Any]]:
     """Label -> what it changes in the scenario. The first is what the others are compared with."""
     roft = {"kind": "roft", "gpus": gpus, "asic_ports": ASIC_PORTS[gpus]}
     cube = {"kind": "zcube", "gpus": gpus, "asic_ports": ASIC_PORTS[gpus]}
-    if gpus == 16384:
-        cube["gpus_per_switch"] = 128  # the address plan has room for 254
+    if gpus == 16384:  # the address plan has room for 254 GPUs on a switch
+        cube["gpus_per_switch"] = 128
+        roft["asic_ports"] = 256
     return {
         "ROFT, 1 queue pair": {"fabric": roft},
         "ROFT, 2 queue pairs": {"fabric": roft, "routing": {"queue_pairs": 2}},

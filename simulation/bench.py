@@ -34,7 +34,7 @@ SIZES = {256: 64, 1024: 64, 4096: 128, 16384: 512}
 MODEL = "llama-3.1-70b"
 HANDOFFS = 100_000
 MILLION, MILLION_GOAL_S, MEMORY_GOAL_GB = 1_000_000, 1800.0, 8.0
-_WARM_REQUESTS = 2000
+_WARM_REQUESTS, _GUESS_PER_S = 2000, 100.0
 FABRICS: dict[str, dict[str, Any]] = {"roft": {"kind": "roft"}, "zcube": {"kind": "zcube"}}
 
 
@@ -43,27 +43,30 @@ def scenario(kind: str, gpus: int, requests: int) -> Scenario:
 
     def at(rate_per_s: float, count: int) -> Scenario:
         serving = {
-            "shape": "E", "model": MODEL, "layout": "split", "prefix_cache": "assumed", "prefill_tokens_per_s_per_gpu": 1_000_000.0,
-            "prefill_base_ms": 1.0, "decode_step_ms": 1.0,
+            "shape": "E", "model": MODEL, "layout": "split", "prefix_cache": "assumed",
+            "prefill_tokens_per_s_per_gpu": 1_000_000.0, "prefill_base_ms": 1.0, "decode_step_ms": 1.0,
         }  # fmt: skip
         arrivals = {"kind": "poisson", "rate_per_s": rate_per_s}
         return check_scenario(
             {
                 "name": f"bench-{kind}-{gpus}",
-                "fabric": {**FABRICS[kind], "gpus": gpus, "asic_ports": SIZES[gpus], **_grouped(kind, gpus)},
+                "fabric": {**FABRICS[kind], "gpus": gpus, "asic_ports": SIZES[gpus], **_address_room(kind, gpus)},
                 "serving": serving,
                 "workload": {"kind": "synthetic", "requests": count, "warmup_requests": 0, "arrivals": arrivals},
             }
         )
 
-    guess = at(float(gpus), _WARM_REQUESTS)
+    # So slow that the offered load is a mean over many seconds: it is never taken over less than one.
+    guess = at(_GUESS_PER_S, _WARM_REQUESTS)
     share = offered(guess, make_source(guess)).shares["busiest NIC out"]
-    return at(float(gpus) * LOAD / share, requests)
+    return at(_GUESS_PER_S * LOAD / share, requests)
 
 
-def _grouped(kind: str, gpus: int) -> dict[str, int]:
-    """ZCube's address plan has room for 254 GPUs on a switch."""
-    return {"gpus_per_switch": 128} if kind == "zcube" and gpus == 16384 else {}
+def _address_room(kind: str, gpus: int) -> dict[str, int]:
+    """The address plan has room for 254 GPUs on a switch."""
+    if gpus < 16384:
+        return {}
+    return {"gpus_per_switch": 128} if kind == "zcube" else {"asic_ports": 256}
 
 
 def measure(kind: str, gpus: int, requests: int) -> str:
