@@ -18,7 +18,10 @@ def must_know(runs: Sequence[ArmResult]) -> tuple[str, ...]:
     first = runs[0]
     scale, gbps = first.data.scale, first.scenario.fabric.gpu_gbps
     if all(arm.simulated for arm in runs):
-        scaled = "The runs are simulated: flows share links by max-min fairness, without packets or windows."
+        scaled = (
+            "The runs are simulated: flows share links by max-min fairness. Queues do not exist in this model, nor do"
+            " packets, losses and windows."
+        )
         transport = "No transport runs: neither TCP nor RDMA, no loss, no congestion control."
     else:
         kinds = sorted({_TRANSPORTS[arm.scenario.transport.kind] for arm in runs if not arm.simulated})
@@ -69,6 +72,11 @@ def limits(runs: Sequence[ArmResult], few: bool) -> tuple[str, ...]:
     if all(arm.simulated for arm in runs):
         found.append("Queues do not exist in this model: no backlog, no pauses; a transfer waits only by being slower.")
     else:
+        if simulated := [arm.label for arm in runs if arm.simulated]:
+            found.append(
+                f"Simulated, in a model without queues, packets and losses: {', '.join(simulated)}. Backlog, drops and"
+                " fidelity are of the other arms."
+            )
         found.append(
             "Backlog is excess backlog (deep buffer), never switch buffer occupancy: one frame stands for "
             f"{data_size(scale.model_bytes_per_frame)} of model bytes, and the threshold of {threshold} frames for "

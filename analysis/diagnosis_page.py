@@ -16,6 +16,7 @@ from analysis.report import figure_html
 from analysis.what_if import WhatIf
 from results.reader import RunFolder
 from results.writer import write_text
+from scenario.simulation_section import NO_QUEUES
 
 _PICTURES = (
     "Mean TTFT by where it went. Orange, red and violet is what the fabric, or other handoffs on it, took.",
@@ -31,6 +32,11 @@ def judged_valid(run: RunFolder) -> bool:
     if run.meta().get("executor") == "simulation":
         return True
     return run.has("fidelity.json") and run.fidelity().get("valid") is True
+
+
+def no_queues(run: RunFolder) -> str:
+    """What to know first of a simulated run; empty for an emulated one."""
+    return NO_QUEUES if run.meta().get("executor") == "simulation" else ""
 
 
 def write_page(
@@ -51,6 +57,7 @@ def write_page(
         name=scenario.name,
         fabric=f"{scenario.fabric.kind}, {scenario.fabric.gpus} GPUs, routing {scenario.policy}",
         executor=meta.get("executor", "emulation"),
+        no_queues=no_queues(run),
         seed=meta.get("seed"),
         headline=headline(found),
         causes=found.causes,

@@ -49,6 +49,12 @@ def run_notes(arm: ArmResult) -> tuple[str, ...]:
                 f"{arm.label}: capture {run.path / 'pcap' / event['port']}.pcap, {event['packets']:,} packets{full}"
             )
     found += _of_the_window(arm)
+    if arm.simulated:  # of an emulated run the timeline of faults says it
+        found += [
+            f"{arm.label}: NOT REACHED, serving had ended at {missed['served_s']:.4g} s: the fault event at"
+            f" {missed['at_s']:g} s"
+            for missed in run.meta().get("faults_not_reached") or ()
+        ]
     found += [f"{arm.label}: {note}" for note in source_notes(run.meta().get("source") or {})]
     if arm.scenario.policy in ("ecmp_ovs", "spray"):
         sent = run.transfers()

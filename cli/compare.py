@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from analysis.arms import Arm
 from analysis.compare import Comparison
@@ -22,6 +21,7 @@ from cli.app import err, out, print_json
 from cli.estimate import fabric_free, length_note
 from cli.fault_times import warn_of_late_faults
 from cli.progress import RunProgress
+from cli.two_scenarios import print_summary, second
 from emulation.capability import require_flow_control
 from emulation.launch import MACHINE_CHECK, require_new_folder
 from emulation.launch import run as run_emulation
@@ -106,9 +106,7 @@ def compare(
             raise InputError("--arm", label, f"allowed: {', '.join(PAIR)}")
     plans = [arms(base, labels, switches)]
     if demo:
-        other = options.EXPERIMENTS / "same-rail.yaml"
-        short = options.scenario_with_options(other, seed=seed, thorough=thorough)
-        plans.append(arms(short, labels[:2], switches))
+        plans.append(arms(second(seed=seed, thorough=thorough), labels[:2], switches))
     for plan in plans:
         resolve(plan, TYPICAL_BUDGET_HOPS_PER_S)  # whatever does not fit is said before anything starts
         for each in plan.values():
@@ -144,7 +142,7 @@ def compare(
         documents = [comparison.to_json() for comparison in comparisons]
         print_json(documents if demo else documents[0])
     elif len(comparisons) > 1:
-        _print_summary(comparisons)
+        print_summary(comparisons)
     err.print(f"All done in {time.monotonic() - began:.0f} s. Results are in {folder}", highlight=False)
     raise typer.Exit(max(comparison.exit_code for comparison in comparisons))
 
@@ -179,15 +177,3 @@ def _run_plan(plan: dict[str, Scenario], folder: Path, machines: dict[str, Machi
     write_run(bound, ideal)
     write_json(bound / "summary.json", summarise(RunFolder(bound)))
     return compare_arms([*found, Arm("infinite core", bound, "bound")])
-
-
-def _print_summary(comparisons: list[Comparison]) -> None:
-    """The end of a long print-out: every scenario's result in short, side by side, since one alone picks the winner."""
-    out.rule("In short, both scenarios")
-    for comparison in comparisons:
-        some = comparison.runs[0]
-        shape, seed = some.scenario.serving.shape, some.scenario.seed
-        out.print(Text.assemble((some.arm.path.parent.name, "bold"), f" (shape {shape}, seed {seed})"))
-        for line in comparison.headline():
-            out.print(f"  · {line}", highlight=False)
-        out.print(f"  {some.arm.path.parent / 'report.html'}", highlight=False)

@@ -12,7 +12,7 @@ import typer
 from analysis.diagnosis import diagnose as diagnose_run
 from analysis.diagnosis_answers import answers
 from analysis.diagnosis_console import diagnosis_text
-from analysis.diagnosis_page import judged_valid, write_page
+from analysis.diagnosis_page import judged_valid, no_queues, write_page
 from analysis.what_if import WhatIf
 from cli import options
 from cli.app import err, out, print_json
@@ -21,7 +21,7 @@ from results.writer import plain
 from scenario.errors import InputError, TestbedError
 from scenario.load import with_changes
 from scenario.models import Scenario
-from simulation.run import simulate
+from simulation.run import Model, simulate
 from topologies.fabric import FabricError
 
 
@@ -50,7 +50,8 @@ def diagnose(
     target = page or run / "diagnosis.html"
     _check_page(page, target)
     found = diagnose_run(folder)
-    repeats = repeated(folder.scenario()) if what_if else None
+    scenario = folder.scenario()
+    repeats = repeated(scenario, made_with(folder)) if what_if else None
     answered = answers(found, repeats)
     written = write_page(found, answered, repeats, folder, target)
     valid = judged_valid(folder)
@@ -59,12 +60,15 @@ def diagnose(
             "intervals": [item.to_json() for item in found.congestion.intervals],
             "what_if": repeats.to_json() if repeats else None,
             "valid": valid,
+            "model": no_queues(folder) or None,
         }
         print_json(plain({**found.to_json(), **more}))
     else:
         if not valid:
             text = "INVALID run: the emulator was outside its envelope and may itself be the cause."
             out.print(text, style="bold red")
+        if said := no_queues(folder):
+            out.print(said, highlight=False)
         out.print(diagnosis_text(found, answered))
         out.print(f"\nPage: {written}")
     raise typer.Exit(0 if valid else 1)
@@ -84,25 +88,34 @@ def _check_page(given: Path | None, page: Path) -> None:
         raise InputError(field, str(page), f"{page.parent} cannot be written to", hint)
 
 
-def repeated(scenario: Scenario) -> WhatIf | None:
+def made_with(run: RunFolder) -> Model:
+    """The model of a simulated run, so that it is repeated as it was: headers, latency, faults. Else plain flows."""
+    meta = run.meta()
+    if meta.get("executor") != "simulation":
+        return Model()
+    return Model(float(meta.get("goodput_share", 1.0)), bool(meta.get("latency_and_faults")))
+
+
+def repeated(scenario: Scenario, model: Model | None = None) -> WhatIf | None:
     """The same scenario simulated at other rates; None, with a note, where it cannot be simulated."""
-    rate = scenario.fabric.gpu_gbps
+    rate, model = scenario.fabric.gpu_gbps, model or Model()
     try:
         half, same, double = (
             _ttft_ms(
                 with_changes(scenario, {"fabric": {"gpu_gbps": min(6400.0, max(1.0, rate * factor))}}),
+                model,
                 infinite_core=False,
             )
             for factor in (0.5, 1.0, 2.0)
         )
-        return WhatIf(half, same, double, _ttft_ms(scenario, infinite_core=True))
+        return WhatIf(half, same, double, _ttft_ms(scenario, model, infinite_core=True))
     except (TestbedError, FabricError) as error:
         err.print(f"Note: not simulated at other NIC rates: {error}", highlight=False)
         return None
 
 
-def _ttft_ms(scenario: Scenario, *, infinite_core: bool) -> tuple[float, float]:
-    values = np.array(list(simulate(scenario, infinite_core=infinite_core).ttft_s().values())) * 1e3
+def _ttft_ms(scenario: Scenario, model: Model, *, infinite_core: bool) -> tuple[float, float]:
+    values = np.array(list(simulate(scenario, infinite_core=infinite_core, model=model).ttft_s().values())) * 1e3
     if not values.size:
         return float("nan"), float("nan")
     return float(values.mean()), float(np.percentile(values, 95))

@@ -6,6 +6,11 @@ from pydantic import Field
 
 from scenario.section import Section
 
+#: Said wherever a simulated run is shown: console, meta.json, report, diagnosis.
+NO_QUEUES = (
+    "Simulated: flows share links by max-min fairness. Queues do not exist in this model, nor do packets and losses."
+)
+
 
 class SimulationSection(Section):
     """Constants of the simulation (`zcube simulate`); an emulated run has the real thing."""

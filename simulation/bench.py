@@ -22,9 +22,9 @@ from typing import Any
 
 from scenario.load import check_scenario
 from scenario.models import Scenario
+from simulation.executor import VirtualTime
 from simulation.run import Model, simulate_into
 from traffic.offered import offered
-from traffic.player import Player
 from traffic.sources import make_source
 
 LOAD = 0.30
@@ -77,7 +77,7 @@ def measure(kind: str, gpus: int, requests: int) -> str:
         simulate_into(Path(folder) / "warm", warm, Model.of(warm))  # loads and compiles
         handoffs = 0
 
-        def watch(_: Player, __: float) -> None:
+        def watch(_: VirtualTime, __: float) -> None:
             nonlocal handoffs
             handoffs += 1
 

@@ -19,6 +19,7 @@ from topologies.fluid import Completion, Transfer
 from traffic.actions import (
     Action,
     CancelTransfer,
+    EmitToken,
     Event,
     StartTimer,
     StartTransfer,
@@ -47,6 +48,11 @@ def no_latency(_: Transfer) -> float:
     return 0.0
 
 
+def never() -> bool:
+    """Nobody stops the run."""
+    return False
+
+
 class VirtualTime:
     """Carries out the engine's actions and feeds it events until every measured request has its first token."""
 
@@ -66,12 +72,14 @@ class VirtualTime:
         self._ending: set[int] = set()  # off the network at this instant, and not yet reported
         self.sent: dict[int, Sent] = {}
         self.events = 0
+        self.first_tokens = 0  # without serving: messages that have ended
 
-    def run(self) -> float:
-        """Serve to the end; the last event's time. Raises RunError when the engine waits for nothing."""
+    def run(self, stop: Callable[[], bool] = never) -> float:
+        """Serve to the end, or until `stop()`; the last event's time. Raises RunError when the engine waits for
+        nothing."""
         now_s = 0.0
         self._carry_out(self._engine.start(), now_s)
-        while not self._engine.finished:
+        while not self._engine.finished and not stop():
             timer_s = self._timers[0][0] if self._timers else None
             end_s = self._network.next_completion()
             if end_s is not None and (timer_s is None or end_s <= timer_s):
@@ -119,6 +127,8 @@ class VirtualTime:
                 self._network.start(transfer, now_s)
             elif isinstance(action, CancelTransfer):
                 self._cancel(action.transfer_id, now_s)
+            elif isinstance(action, EmitToken):
+                self.first_tokens += 1
 
     def _cancel(self, number: int, now_s: float) -> None:
         """Stop a handoff. One that ended at this very instant is off the network already, and stays reported."""

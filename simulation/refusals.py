@@ -26,10 +26,15 @@ def _missing(scenario: Scenario) -> Iterator[tuple[str, object, str]]:
         yield "transport.congestion_control", transport.congestion_control, what
     if transport.kind == "mooncake":
         yield "transport.kind", "mooncake", "that engine is a program, which no flow stands for; allowed: tcp, udp"
-    for name in ("asic_buffer_frames", "inflight_cap_frames"):
-        if getattr(transport, name) != _default(transport, name):
-            default = _default(transport, name)
-            yield f"transport.{name}", getattr(transport, name), f"{_QUEUES}; allowed: {default} (not set)"
+    for section, names, why in (
+        ("transport", ("asic_buffer_frames", "inflight_cap_frames", "chunk_frames"), f"{_QUEUES}, frames or windows"),
+        ("telemetry", ("xoff_frames", "xon_frames", "backlog_threshold_frames"), f"{_QUEUES}, so none is held to it"),
+    ):
+        given = getattr(scenario, section)
+        for name in names:
+            default = _default(given, name)
+            if getattr(given, name) != default:
+                yield f"{section}.{name}", getattr(given, name), f"{why}; allowed: {default} (not set)"
     if scenario.policy == "ecmp_ovs":
         yield "routing.policy", "ecmp_ovs", "Open vSwitch's own hash is not modelled; allowed: ecmp, with our hash"
     if scenario.faults.miscable:

@@ -86,6 +86,25 @@ class _Instant:
     known: Failures
 
 
+def played(events: Iterable[FaultEvent], repair_s: float, end_s: float) -> list[dict[str, object]]:
+    """What became of the events in a run that served until `end_s`, for events.jsonl, in order; times are model
+    seconds. An event after the end of serving was not reached."""
+    found: list[tuple[float, dict[str, object]]] = []
+    for event in events:
+        if event.at_s > end_s:
+            missed = {"at_s": event.at_s, "down": list(event.down), "up": list(event.up), "served_s": end_s}
+            found.append((event.at_s, {"event": "fault not reached", **missed}))
+            continue
+        for state, names in (("down", event.down), ("up", event.up)):
+            if names:
+                found.append((event.at_s, {"event": f"fault {state}", "what": list(names), "t_s": event.at_s}))
+        moved_s = event.at_s + repair_s
+        if moved_s <= end_s:
+            both = [*event.down, *event.up]
+            found.append((moved_s, {"event": "flows moved", "what": both, "t_s": moved_s}))
+    return [entry for _, entry in sorted(found, key=lambda item: item[0])]
+
+
 class Rerouting:
     """Plays fault events on a network. Time only goes forward."""
 

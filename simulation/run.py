@@ -20,21 +20,21 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from results.schema import GPUS, REQUESTS, SCHEMA_VERSION, TRANSFERS
-from results.writer import TableWriter, create_folder, write_json, write_table, write_yaml
+from results.writer import EventLog, TableWriter, create_folder, write_json, write_table, write_yaml
 from scenario.fault_names import slow_ports
 from scenario.identity import scenario_sha256, workload_sha256
 from scenario.models import Scenario
 from scenario.scale import HEADER_BYTES, Scale
-from scenario.simulation_section import SimulationSection
-from simulation.executor import Sent, VirtualTime, no_latency
-from simulation.rerouting import Network, Rerouting
+from scenario.simulation_section import NO_QUEUES, SimulationSection
+from simulation.executor import Sent, VirtualTime, never, no_latency
+from simulation.rerouting import Network, Rerouting, played
 from simulation.rows import Alone, rows_of, transfer_rows
 from topologies.build import build
 from topologies.fabric import Fabric
@@ -53,9 +53,9 @@ from topologies.fluid import (
 )
 from topologies.routes import NONE, Failures
 from traffic.actions import StartTransfer
+from traffic.background import WithBackground
 from traffic.budget import arrival_window_s
 from traffic.engines import make_engine
-from traffic.player import Player
 from traffic.sources import make_source
 
 if TYPE_CHECKING:
@@ -65,6 +65,10 @@ if TYPE_CHECKING:
 LARGE_GPUS = 128
 #: GPU pairs whose paths are kept: finding them again costs little, keeping millions costs gigabytes.
 KNOWN_PAIRS = 100_000
+
+
+#: Told of each handoff that ends, with the run and the time.
+Watch = Callable[[VirtualTime, float], None]
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,10 @@ class SimulationResult:
     elapsed_wall_s: float
     model: Model = Model()
     work: Work | None = None  # of the compiled network
+    interrupted: bool = False
+    source: Mapping[str, object] = field(default_factory=dict)  # what the workload's source left out or cut
+    background: Sequence[dict[str, object]] = ()  # what each stream beside the workload sent
+    faults: Sequence[dict[str, object]] = ()  # what became of the fault events, as in events.jsonl
 
     def ttft_s(self) -> dict[int, float]:
         """request_id -> TTFT of the measured requests that got a first token, in model seconds."""
@@ -114,11 +122,13 @@ def simulate(
     *,
     infinite_core: bool = False,
     model: Model = Model(),
-    watch: Callable[[Player, float], None] | None = None,
+    watch: Watch | None = None,
     keep: Callable[[str, Iterable[dict[str, object]]], None] | None = None,
+    stop: Callable[[], bool] = never,
 ) -> SimulationResult:
-    """Serve the scenario in virtual time. `watch` is told of each handoff that ends, with the engine and the time;
-    `keep` takes rows with the name of their table, those of a handoff as it ends; then they are not in the result.
+    """Serve the scenario in virtual time, until it is over or `stop()`. `watch` is told of each handoff that ends, with
+    the run and the time; `keep` takes rows with the name of their table, those of a handoff as it ends; then they are
+    not in the result.
 
     Raises InputError or FabricError for a scenario that does not fit, as a run would.
     """
@@ -128,12 +138,13 @@ def simulate(
     engine = make_engine(scenario, source, iperf3_as_flows=True)
     whole = core_capacities(fabric) if infinite_core else slowed(capacities(fabric), slow_ports(scenario, fabric))
     rates = {name: rate * model.goodput_share for name, rate in whole.items()}
-    planned = Planner(scenario, fabric, rates, infinite_core=infinite_core)
+    planned = Planner(scenario, fabric, rates, model.goodput_share, infinite_core=infinite_core)
     network = solver = make_network(scenario.fabric.gpus, rates)
     constants = scenario.simulation if model.constants and not infinite_core else None
-    if constants is not None and scenario.faults.events:
-        repair_s = constants.repair_ms / 1e3
-        network = Rerouting(solver, fabric, scenario.faults.events, repair_s, planned.lanes)
+    events = scenario.faults.events if constants is not None else ()
+    repair_s = scenario.simulation.repair_ms / 1e3
+    if events:
+        network = Rerouting(solver, fabric, events, repair_s, planned.lanes)
     alone = Alone(rates)
 
     ended: list[Sent] = []
@@ -144,7 +155,7 @@ def simulate(
         else:
             ended.append(sent)
         if watch is not None and sent.end is not None:
-            watch(engine, sent.end.done_s)
+            watch(run, sent.end.done_s)
 
     run = VirtualTime(
         engine,
@@ -153,7 +164,7 @@ def simulate(
         latency(constants) if constants is not None else no_latency,
         finished if keep is not None or watch is not None else None,
     )
-    end_s = run.run()
+    end_s = run.run(stop)
     left = run.sent.values()
     if keep is not None:
         for sent in left:
@@ -177,6 +188,10 @@ def simulate(
         events=run.events,
         elapsed_wall_s=time.monotonic() - began,
         work=getattr(solver, "work", None),
+        interrupted=not engine.finished,
+        source=getattr(source, "summary", {}),
+        background=engine.account() if isinstance(engine, WithBackground) else (),
+        faults=played(events, repair_s, end_s),
     )
 
 
@@ -196,11 +211,17 @@ class Planner:
     """
 
     def __init__(
-        self, scenario: Scenario, fabric: Fabric, rates: MutableMapping[str, float], *, infinite_core: bool
+        self,
+        scenario: Scenario,
+        fabric: Fabric,
+        rates: MutableMapping[str, float],
+        goodput_share: float,
+        *,
+        infinite_core: bool,
     ) -> None:
         self._scenario, self._fabric, self._rates, self._infinite_core = scenario, fabric, rates, infinite_core
-        pacing_gbps = scenario.transport.pacing_gbps
-        self._pace = pacing_gbps * BYTES_PER_S_PER_GBPS if pacing_gbps else None
+        pacing_gbps = scenario.transport.pacing_gbps  # with headers, as a port's rate
+        self._pace = pacing_gbps * BYTES_PER_S_PER_GBPS * goodput_share if pacing_gbps else None
         self._known: dict[tuple[str, str], tuple[Lane, ...]] = {}
         self._handoffs: defaultdict[tuple[str, str], int] = defaultdict(int)
 
@@ -255,7 +276,13 @@ def write_run(folder: Path, result: SimulationResult) -> None:
 
 
 def simulate_into(
-    folder: Path, scenario: Scenario, model: Model, watch: Callable[[Player, float], None] | None = None
+    folder: Path,
+    scenario: Scenario,
+    model: Model,
+    watch: Watch | None = None,
+    *,
+    infinite_core: bool = False,
+    stop: Callable[[], bool] = never,
 ) -> SimulationResult:
     """`simulate` and `write_run` for runs of any length: rows go to the tables and are not kept."""
     create_folder(folder)
@@ -264,7 +291,14 @@ def simulate_into(
             name: stack.enter_context(TableWriter(folder / f"{name}.parquet", schema))
             for name, schema in TABLES.items()
         }
-        result = simulate(scenario, model=model, watch=watch, keep=lambda name, rows: tables[name].extend(rows))
+        result = simulate(
+            scenario,
+            infinite_core=infinite_core,
+            model=model,
+            watch=watch,
+            keep=lambda name, rows: tables[name].extend(rows),
+            stop=stop,
+        )
     _write_rest(folder, result)
     return result
 
@@ -285,6 +319,10 @@ def _write_rest(folder: Path, result: SimulationResult) -> None:
     write_yaml(folder / "scenario.yaml", result.scenario.model_dump(mode="json"))
     if not result.infinite_core:
         write_json(folder / "fabric.json", result.fabric.to_json())
+    if result.faults:
+        with EventLog(folder / "events.jsonl") as log:
+            for entry in result.faults:
+                log.write(entry)
     write_json(folder / "meta.json", meta(result))
 
 
@@ -296,6 +334,7 @@ def meta(result: SimulationResult) -> dict[str, object]:
         "schema_version": SCHEMA_VERSION,
         "zcube_version": metadata.version("zcube-testbed"),
         "executor": "simulation",
+        "model": NO_QUEUES,
         "infinite_core": result.infinite_core,
         "goodput_share": result.model.goodput_share,
         "latency_and_faults": result.model.constants,
@@ -316,9 +355,22 @@ def meta(result: SimulationResult) -> dict[str, object]:
         "window": {"t_start_s": result.window_s[0], "t_end_s": result.window_s[1]},
         "end_s": result.end_s,
         "events": result.events,
+        "interrupted": result.interrupted,
+        "source": result.source,
+        "background": result.background,
+        "faults_not_reached": not_reached(result),
         "solver": dataclasses.asdict(result.work) if result.work else None,
         "elapsed_wall_s": result.elapsed_wall_s,
     }
+
+
+def not_reached(result: SimulationResult) -> list[dict[str, object]]:
+    """Fault events that serving did not last for."""
+    return [
+        {key: value for key, value in entry.items() if key != "event"}
+        for entry in result.faults
+        if entry["event"] == "fault not reached"
+    ]
 
 
 def _scale(scenario: Scenario) -> Scale:

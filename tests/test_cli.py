@@ -29,6 +29,7 @@ ROW = "2023-11-16 18:17:03.9799600,4808,10\n"
         "",
         "compare",
         "run",
+        "simulate",
         "report",
         "fabric",
         "fabric show",

@@ -12,6 +12,7 @@ from scenario.errors import InputError
 from scenario.load import check_scenario
 from scenario.models import Scenario
 from simulation.refusals import check_simulated
+from simulation.rerouting import played as became_of
 from simulation.run import Model, SimulationResult, simulate, simulate_into
 
 #: Four GPUs, each with a port on odd1 and one on even2, which a bundle of four cables joins.
@@ -53,6 +54,13 @@ def test_latency_is_added_to_the_time_and_takes_no_rate(tmp_path: Path) -> None:
 def test_headers_take_their_share(tmp_path: Path) -> None:
     (done,) = ends(played(moved(tmp_path, [f"0,gpu1,gpu2,{SIZE},r1"], simulation={"headers": True}))).values()
     assert done == pytest.approx(0.2 * 9000 / 8934 + 4e-6)
+
+
+def test_a_paced_queue_pair_paces_its_headers_too(tmp_path: Path) -> None:
+    """40 Gb/s on each of two ports, headers included: 8934 of 9000 bytes are payload."""
+    paced = {"transport": {"pacing_gbps": 40.0}, "simulation": {"headers": True}}
+    (done,) = ends(played(moved(tmp_path, [f"0,gpu1,gpu2,{SIZE},r1"], **paced))).values()
+    assert done == pytest.approx(SIZE * 8 / 80e9 * 9000 / 8934 + 4e-6)
 
 
 def links(result: SimulationResult) -> set[str]:
@@ -101,6 +109,53 @@ def test_what_starts_between_failure_and_repair_goes_by_what_is_left(tmp_path: P
     assert ends(played(scenario))[1] == pytest.approx(0.12 + 0.4)
 
 
+def test_a_transfer_without_a_path_waits_until_it_is_given_up(tmp_path: Path) -> None:
+    """gpu1 is cut off for good before its transfer starts; that of others goes on; a message fails after 600 s."""
+    rows = [f"0,gpu3,gpu4,{SIZE},r0", f"0.2,gpu1,gpu2,{SIZE},r1"]
+    down = {"at_s": 0.1, "down": ["gpu1-eth1--odd1-eth1", "gpu1-eth2--even2-eth1"]}
+    result = played(moved(tmp_path, rows, **faults(down)))
+    assert {row["transfer_id"]: row["status"] for row in result.transfers} == {0: "ok", 1: "unfinished"}
+    assert result.end_s == pytest.approx(600.2)
+
+
+def test_what_became_of_fault_events() -> None:
+    events = check_scenario(
+        {"faults": {"events": [{"at_s": 2, "up": "odd1"}, {"at_s": 1, "down": "odd1"}, {"at_s": 5, "down": "odd3"}]}}
+    ).faults.events
+    assert became_of(events, 0.5, 2.2) == [
+        {"event": "fault down", "what": ["odd1"], "t_s": 1},
+        {"event": "flows moved", "what": ["odd1"], "t_s": 1.5},
+        {"event": "fault up", "what": ["odd1"], "t_s": 2},
+        {"event": "fault not reached", "at_s": 5, "down": ["odd3"], "up": [], "served_s": 2.2},
+    ]
+
+
+def test_a_failure_elsewhere_disturbs_nobody(tmp_path: Path) -> None:
+    rows = [f"0,gpu1,gpu2,{SIZE},r1", f"0.05,gpu2,gpu1,{SIZE},r2"]
+    cable = "gpu4-eth1--odd1-eth4"
+    both = {"at_s": 0.1, "down": cable}, {"at_s": 0.12, "up": cable}
+    calm, elsewhere = (ends(played(moved(tmp_path, rows, **faults(*events)))) for events in ((), both))
+    assert elsewhere == pytest.approx(calm, rel=1e-12)
+
+
+@pytest.mark.parametrize("striping", ["adaptive", "static"])
+def test_faults_are_the_same_on_the_compiled_network(monkeypatch: pytest.MonkeyPatch, striping: str) -> None:
+    events = [{"at_s": 1, "down": "odd1"}, {"at_s": 2, "up": "odd1"}, {"at_s": 3, "down": "gpu5-eth1--odd1-eth2"}]
+    scenario = check_scenario(
+        {
+            "workload": {"kind": "coding_agent", "requests": 40, "warmup_requests": 5},
+            "routing": {"striping": striping},
+            "faults": {"events": events},
+        }
+    )
+    reference = played(scenario)
+    monkeypatch.setattr("simulation.run.LARGE_GPUS", 1)
+    compiled = played(scenario)
+    assert reference.work is None and compiled.work is not None
+    assert compiled.ttft_s() == pytest.approx(reference.ttft_s(), rel=1e-9)
+    assert [row["bytes"] for row in compiled.transfers] == [row["bytes"] for row in reference.transfers]
+
+
 def test_fixed_shares_wait_for_the_repair_and_then_go_by_what_is_left(tmp_path: Path) -> None:
     event = {"at_s": 0.1, "down": "gpu1-eth1--odd1-eth1"}
     scenario = moved(tmp_path, [f"0,gpu1,gpu2,{SIZE},r1"], **faults(event), routing={"striping": "static"})
@@ -126,6 +181,11 @@ REFUSED: list[tuple[dict[str, object], str]] = [
     ({"transport": {"congestion_control": "cubic"}}, "transport.congestion_control = 'cubic'"),
     ({"transport": {"asic_buffer_frames": 500}}, "transport.asic_buffer_frames = 500"),
     ({"transport": {"inflight_cap_frames": 4}}, "transport.inflight_cap_frames = 4"),
+    ({"transport": {"chunk_frames": 8}}, "transport.chunk_frames = 8"),
+    ({"telemetry": {"xoff_frames": 32}}, "telemetry.xoff_frames = 32"),
+    ({"telemetry": {"xon_frames": 4}}, "telemetry.xon_frames = 4"),
+    ({"telemetry": {"backlog_threshold_frames": 4}}, "telemetry.backlog_threshold_frames = 4"),
+    ({"transport": {"kind": "mooncake"}, "routing": {"striping": "static"}}, "transport.kind = 'mooncake'"),
     ({"fabric": {"kind": "roft"}, "routing": {"policy": "ecmp_ovs"}}, "routing.policy = 'ecmp_ovs'"),
     ({"faults": {"miscable": [{"kind": "missing", "cable": "odd1-eth9"}]}}, "faults.miscable = 1"),
 ]
