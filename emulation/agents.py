@@ -1,15 +1,11 @@
-"""The runner's side of the traffic agents: starts one for two cores, which serves those GPUs of some servers that send
-or receive, and talks to each GPU on a socket of its own."""
+"""The runner's side of the traffic agents: opens queue pairs, sends handoffs, and moves flows when paths are gone. It
+talks to each GPU on a socket of its own (`emulation.agent_processes`)."""
 
 from __future__ import annotations
 
 import itertools
 import json
 import os
-import select
-import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from emulation.agent_processes import AgentProcesses, by_process
 from emulation.network import EmulatedNetwork
 from scenario.errors import RunError
 from scenario.models import Scenario
@@ -51,17 +48,6 @@ class Done:
     transfer_id: int
     t_ns: int
     parts: tuple[Part, ...]
-
-
-def by_process(by_server: Sequence[Sequence[str]], cores: int) -> list[list[str]]:
-    """The GPUs that each agent process serves: servers in turn, one process for two cores, at least one.
-
-    Switches need the other cores, and more processes only take the core, and its caches, from each other: with one a
-    server a frame of UDP costs twice the CPU time (docs/transports.md). In turn, because neighbours are apt to send at
-    the same time.
-    """
-    count = min(len(by_server), max(1, cores // 2))
-    return [[gpu for gpus in by_server[first::count] for gpu in gpus] for first in range(count)]
 
 
 class AgentPool:
@@ -106,11 +92,8 @@ class AgentPool:
         for qp in queue_pairs:
             self._register(qp)
         names = sorted({end.node for qp in self.queue_pairs for end in (qp.src, qp.dst)}, key=lambda n: int(n[3:]))
-        self.sockets: dict[str, socket.socket] = {}
-        self.processes: list[subprocess.Popen[bytes]] = []
-        self.process_ids: dict[str, int] = {}  # by what to call each
-        self._name_by_fd: dict[int, str] = {}
-        self.poller = select.epoll()
+        self.agents = AgentProcesses(network)
+        self.sockets, self.poller = self.agents.sockets, self.agents.poller
         self._start_all(names, log)
         self._open(names)
 
@@ -119,37 +102,7 @@ class AgentPool:
         for name in names:
             by_server.setdefault(self.network.fabric.gpu_by_name[name].server, []).append(name)
         for gpus in by_process(list(by_server.values()), len(os.sched_getaffinity(0))):
-            self._start(gpus, log)
-
-    def _start(
-        self,
-        gpus: Sequence[str],
-        log: IO[bytes],
-        program: Sequence[str] = ("-S", str(AGENT)),
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        """One process for these GPUs. It makes its sockets in their network namespaces."""
-        inherited: list[int] = []
-        command = [sys.executable, "-I", *program]
-        for name in gpus:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            namespace = os.open(f"/proc/{self.network.node_pid(name)}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-            inherited += [theirs.detach(), namespace]
-            command.append(f"{inherited[-2]}:{namespace}")
-            ours.settimeout(60)
-            ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-            self.sockets[name] = ours
-            self._name_by_fd[ours.fileno()] = name
-            self.poller.register(ours.fileno(), select.EPOLLIN)
-        self.processes.append(
-            subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=inherited, env=environment
-            )
-        )
-        servers = ", ".join(dict.fromkeys(self.network.fabric.gpu_by_name[name].server for name in gpus))
-        self.process_ids[f"the agent of {', '.join(gpus)} ({servers})"] = self.processes[-1].pid
-        for fd in inherited:
-            os.close(fd)
+            self.agents.start(gpus, log, ("-S", str(AGENT)))
 
     def _open(self, names: Sequence[str]) -> None:
         scale, transport = self.scale, self.transport
@@ -325,7 +278,7 @@ class AgentPool:
         if self._again_s:
             self._connect_again()
         for fd, _ in self.poller.poll(max(0.0, timeout_s), 64):
-            name = self._name_by_fd[fd]
+            name = self.agents.name_by_fd[fd]
             message = self._checked(name, self.sockets[name].recv(1 << 20))
             if message["ev"] == "done":
                 yield self._done(name, message)
@@ -450,11 +403,5 @@ class AgentPool:
         return {**totals, "cpu_s": total, "kernel_s": kernel}
 
     def close(self) -> None:
-        """End the agents: they leave when their socket closes."""
-        for sock in self.sockets.values():
-            sock.close()
-        for process in self.processes:
-            try:
-                process.wait(2)
-            except subprocess.TimeoutExpired:
-                process.kill()
+        """End the agents."""
+        self.agents.close()

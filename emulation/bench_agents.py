@@ -142,12 +142,12 @@ def measure(kind: str, log: Any) -> dict[str, Any]:
     while time.monotonic() - began < LOADED_S:
         load.step(0.5)
     elapsed, after = time.monotonic() - began, pool.statistics()
-    memory_mb = statistics.median(resident_mb(process.pid) for process in pool.processes)
+    memory_mb = statistics.median(resident_mb(process.pid) for process in pool.agents.processes)
     pool.close()
     bench.controller.close()
     return {
         "memory_mb": memory_mb,
-        "processes": len(pool.processes),
+        "processes": len(pool.agents.processes),
         "cpu_share": (after["cpu_s"] - before["cpu_s"]) / elapsed,
         "kernel_share": (after["kernel_s"] - before["kernel_s"]) / elapsed,
         "mbps": load.mbps(elapsed),

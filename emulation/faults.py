@@ -16,7 +16,7 @@ from pathlib import Path
 from emulation.agents import AgentPool
 from emulation.interfaces import Interfaces
 from emulation.network import EmulatedNetwork
-from emulation.switch_caches import SwitchCaches
+from emulation.switch_caches import switch_caches
 from scenario.errors import InputError
 from scenario.models import FaultEvent, FaultsSection
 from topologies.fabric import End, Fabric, FabricError
@@ -89,7 +89,7 @@ class FaultPlayer:
         self._events = sorted(self.faults.events, key=lambda event: event.at_s)
         self._ledger = FaultLedger(self.network.fabric)
         self._interfaces = Interfaces(self.network.node_pid)
-        self._caches = SwitchCaches(self.network)
+        self._caches = switch_caches(self.network)
 
     def step(self, pool: AgentPool) -> None:
         """Do what is due; to be called often."""
@@ -153,7 +153,7 @@ class FaultPlayer:
         for repair in status.get("repairs", ())[self._told :]:
             self._told += 1
             self.repairs.append(repair)
-            self._caches.drop(repair["switches"])
+            self._caches.ask(repair["switches"])
             self.log({"event": "repaired", "t_monotonic_s": time.monotonic(), **repair})
         if down != self._down:
             self._down = down

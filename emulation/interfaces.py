@@ -7,13 +7,12 @@ may take milliseconds for an interface that goes down, does not hold up the engi
 from __future__ import annotations
 
 import fcntl
-import queue
 import socket
 import struct
-import threading
 from collections.abc import Callable, Mapping
 
 from emulation.netns import entered
+from emulation.worker import Worker
 from scenario.errors import RunError
 
 # linux/sockios.h, linux/if.h
@@ -30,44 +29,33 @@ class Interfaces:
     def __init__(self, pid_of: Callable[[str], int]) -> None:
         self._pid_of = pid_of
         self._sockets: dict[str, socket.socket] = {}
-        self._asked: queue.SimpleQueue[Wanted | None] = queue.SimpleQueue()
-        self._refused: str = ""
-        self._thread: threading.Thread | None = None
+        self._worker: Worker[Wanted] = Worker("interfaces", self._change)
 
     def set(self, wanted: Wanted) -> None:
         """Ask for it; what was asked before is done before. Raises RunError when a change before was refused."""
-        self._check()
         for node, _ in wanted:
             if node not in self._sockets:
                 with entered(self._pid_of(node)):  # this thread only: the sockets stay where they were made
                     self._sockets[node] = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="interfaces", daemon=True)
-            self._thread.start()
-        self._asked.put(wanted)
+        self._worker.ask(wanted)
 
     def finish(self) -> None:
         """Wait until all is done. Raises RunError when a change was refused."""
-        if self._thread is not None:
-            self._asked.put(None)
-            self._thread.join()
-            self._thread = None
+        self._worker.join()
         for each in self._sockets.values():
             each.close()
         self._sockets.clear()
-        self._check()
+        self._worker.finish()
 
-    def _check(self) -> None:
-        if self._refused:
-            raise RunError(f"an interface could not be changed: {self._refused}")
-
-    def _work(self) -> None:
-        while (wanted := self._asked.get()) is not None:
-            for (node, name), up in wanted.items():
-                try:
-                    _set(self._sockets[node], name, up)
-                except OSError as error:
-                    self._refused = self._refused or f"{name} {'up' if up else 'down'}: {error.strerror}"
+    def _change(self, wanted: Wanted) -> None:
+        refused = ""
+        for (node, name), up in wanted.items():
+            try:
+                _set(self._sockets[node], name, up)
+            except OSError as error:
+                refused = refused or f"{name} {'up' if up else 'down'}: {error.strerror}"
+        if refused:
+            raise RunError(f"an interface could not be changed: {refused}")
 
 
 def _set(sock: socket.socket, name: str, up: bool) -> None:

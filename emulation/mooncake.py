@@ -92,7 +92,7 @@ class MooncakePool(AgentPool):
             write_sysctls(self.network.node_pid(name), settings)
         batch.finish()
         for name in names:
-            self._start([name], log, [str(AGENT)], environment)
+            self.agents.start([name], log, [str(AGENT)], environment)
 
     def _open(self, names: Sequence[str]) -> None:
         self._handoffs: dict[int, Handoff] = {}  # by number

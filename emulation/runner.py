@@ -233,7 +233,7 @@ class Run:
             loop.poll_s = 0.02
         shown = time.monotonic()
 
-        liveness = Liveness({**self.plane.processes, **pool.process_ids, "the sampler": sampler.process.pid})
+        liveness = Liveness({**self.plane.processes, **pool.agents.pids, "the sampler": sampler.process.pid})
         self.faults = FaultPlayer(
             net, self.scenario.faults, self.plane.status_path, self.events.write, start_ns, self.scale.dilation
         )

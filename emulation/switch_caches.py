@@ -10,49 +10,19 @@ of the switches that were given new rules costs each of their flows one more wal
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections.abc import Collection
 
 from emulation.network import EmulatedNetwork
 from emulation.ovs_counters import appctl
-from scenario.errors import RunError
+from emulation.worker import Worker
 
 
-class SwitchCaches:
-    """Drops caches in a thread of its own: nobody waits for a busy switch."""
+def switch_caches(network: EmulatedNetwork) -> Worker[Collection[str]]:
+    """Drops the caches of the switches that it is asked for, by name."""
+    switches = {switch.name: switch for switch in network.switches}
 
-    def __init__(self, network: EmulatedNetwork) -> None:
-        self._switches = {switch.name: switch for switch in network.switches}
-        self._asked: queue.SimpleQueue[Collection[str] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._failed = ""
+    def drop(names: Collection[str]) -> None:
+        for name in names:
+            appctl(switches[name].rundir, switches[name].daemon_pid, "revalidator/purge")
 
-    def drop(self, names: Collection[str]) -> None:
-        """Ask for it. Raises RunError when a switch has refused before."""
-        self._check()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="switch caches", daemon=True)
-            self._thread.start()
-        self._asked.put(names)
-
-    def finish(self) -> None:
-        """Wait until all is done. Raises RunError when a switch refused."""
-        if self._thread is not None:
-            self._asked.put(None)
-            self._thread.join()
-            self._thread = None
-        self._check()
-
-    def _check(self) -> None:
-        if self._failed:
-            raise RunError(self._failed)
-
-    def _work(self) -> None:
-        while (names := self._asked.get()) is not None:
-            for name in names:
-                switch = self._switches[name]
-                try:
-                    appctl(switch.rundir, switch.daemon_pid, "revalidator/purge")
-                except RunError as error:
-                    self._failed = self._failed or str(error)
+    return Worker("switch caches", drop)

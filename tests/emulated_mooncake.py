@@ -48,7 +48,7 @@ class Pool(MooncakePool):
         number = int(str(message["id"]))
         if number == self.damaged:
             handoff = self._handoffs[number]
-            pid = self.processes[list(self.sockets).index(handoff.receiver)].pid
+            pid = self.agents.processes[list(self.sockets).index(handoff.receiver)].pid
             with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
                 memory.seek(self._arena_address[handoff.receiver] + handoff.offset + 70_000)
                 (byte,) = memory.read(1)
@@ -125,10 +125,10 @@ def main(text: str, damaged: int) -> dict[str, object]:
         "connections": len(pairs),
         "as_planned": sum(planned[qp] == seen[qp].egress for qp in pairs),
         "distinct_ports": len({pool.flow(qp).src_port for qp in pairs} - set(range(19_000, 20_000))),
-        "processes": len(pool.processes),
+        "processes": len(pool.agents.processes),
     }
     pool.send(100, *ALONE[0], FRAMES * scale.mss_bytes)
-    pool.processes[list(pool.sockets).index(ALONE[0][1])].kill()
+    pool.agents.processes[list(pool.sockets).index(ALONE[0][1])].kill()
     try:
         until = time.monotonic() + PATIENCE_S
         while time.monotonic() < until:
@@ -136,7 +136,7 @@ def main(text: str, damaged: int) -> dict[str, object]:
     except RunError as error:
         found["after_a_kill"] = str(error)
     pool.close()
-    return {**found, "exit_codes": [process.returncode for process in pool.processes]}
+    return {**found, "exit_codes": [process.returncode for process in pool.agents.processes]}
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("mininet.net", reason="Mininet comes with the distribution: bash vagrant/setup.sh")
 
-from emulation.agents import by_process
+from emulation.agent_processes import by_process
 from emulation.linkcheck import plan_rounds
 from emulation.network import host_commands
 from emulation.serve import ServingLoop
